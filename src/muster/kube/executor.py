@@ -37,11 +37,13 @@ class Result(Generic[R]):
         outcome: how it ended.
         value: what the write returned, if it is done.
         error: why it is not done.
+        why: the error in words; "" if the write is done.
     """
 
     outcome: WriteOutcome
     value: R | None = None
     error: Exception | None = None
+    why: str = ""
 
 
 class Executor:
@@ -69,7 +71,7 @@ class Executor:
             level = logging.INFO if outcome is WriteOutcome.OVERTAKEN else logging.WARNING
             why = str(error) or f"no answer within {self._timeout_s:g} s"
             log.log(level, "%s: %s: %s: %s", self._name, what, outcome, why)
-            return Result(outcome, error=error)
+            return Result(outcome, error=error, why=why)
 
 
 def outcome_of(error: Exception) -> WriteOutcome:

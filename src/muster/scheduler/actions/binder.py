@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, Invalid, NotFound
+from muster.kube.executor import Executor
 from muster.kube.meta import K
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import Bind
@@ -58,6 +60,7 @@ class Binder:
         self._bound_metric = metrics.binds.labels("bound")
         self._request_timeout_s = request_timeout_s
         self._workers = workers
+        self._executor = Executor("scheduler", at_once=workers, timeout_s=request_timeout_s)
         self._queue: deque[Bind] = deque()
         self._under_way = 0
         self._work = asyncio.Event()
@@ -105,23 +108,17 @@ class Binder:
             await self._work.wait()
 
     async def _bind(self, bind: Bind) -> None:
-        error: Exception
-        try:
-            async with asyncio.timeout(self._request_timeout_s):
-                await self._client.bind(bind.pod, bind.node, namespace=bind.namespace, uid=bind.uid)
-        except (ApiError, ConfigError, TimeoutError) as failure:
-            error = failure
-        else:
+        request = partial(self._client.bind, bind.pod, bind.node, namespace=bind.namespace, uid=bind.uid)
+        result = await self._executor.run(f"binding pod {bind.namespace}/{bind.pod} to node {bind.node}", request)
+        if result.error is None:
             self._bound_metric.inc()
             self._state.end_bind(bind.uid, self._clock(), node=bind.node)
             self._bound(bind)
             if not self._queue:
                 self._changed()
             return
-        text = str(error) or f"no answer within {self._request_timeout_s:g} s"
-        log.warning("binding pod %s/%s to node %s: %s", bind.namespace, bind.pod, bind.node, text)
-        self._metrics.binds.labels(type(error).__name__).inc()
-        await self._look(bind, error, text)
+        self._metrics.binds.labels(type(result.error).__name__).inc()
+        await self._look(bind, result.error, result.why)
         self._changed()
 
     async def _look(self, bind: Bind, error: Exception, text: str) -> None:

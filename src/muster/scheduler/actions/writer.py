@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from muster.api.placement import Placement, PlacementStatus
 from muster.api.training_job import TrainingJob
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.clock import instant
-from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from muster.kube.errors import ApiError, Conflict, NotFound
+from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.pod import Pod
 from muster.scheduler.actions.binder import read
 from muster.scheduler.gangs.placements import (
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 PlacementAction = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | TellToLeave | StayOn
 RETRY_S = 1.0
+AT_ONCE = 64
+"""Writes in flight."""
 
 
 class PlacementWriter:
@@ -72,6 +76,7 @@ class PlacementWriter:
         self._metrics = metrics
         self._bind_deadline_s = bind_deadline_s
         self._request_timeout_s = request_timeout_s
+        self._executor = Executor("scheduler", at_once=AT_ONCE, timeout_s=request_timeout_s)
         self._removing: set[str] = set()
         self._not_before: dict[str, float] = {}
 
@@ -88,21 +93,17 @@ class PlacementWriter:
         """Write, after `begin`. Return whether the API server holds the intended result."""
         gang = self._state.gangs[action.gang]
         operation = type(action).__name__
-        try:
-            async with asyncio.timeout(self._request_timeout_s):
-                written = await self._request(action)
-        except (ApiError, ConfigError, TimeoutError) as error:
-            text = str(error) or f"no answer within {self._request_timeout_s:g} s"
-            log.warning("%s %s: %s", operation, gang.full_name, text)
-            self._metrics.placements.labels(operation, type(error).__name__).inc()
-            if not isinstance(error, AlreadyExists | Conflict | NotFound):  # those mean that our cache was stale
+        result = await self._executor.run(f"{operation} {gang.full_name}", partial(self._request, action))
+        if result.error is not None:
+            self._metrics.placements.labels(operation, type(result.error).__name__).inc()
+            if result.outcome is not WriteOutcome.OVERTAKEN:
                 self._not_before = {key: at for key, at in self._not_before.items() if key in self._state.gangs}
                 self._not_before[action.gang] = self._clock() + RETRY_S
-            await self._look(action, isinstance(error, NotFound))
+            await self._look(action, isinstance(result.error, NotFound))
             asyncio.get_running_loop().call_later(RETRY_S, self._changed)
             return False
         self._metrics.placements.labels(operation, "written").inc()
-        self._state.end_write(gang, written, deleted=written is None)
+        self._state.end_write(gang, result.value, deleted=result.value is None)
         self._changed()
         return True
 
@@ -171,15 +172,14 @@ class PlacementWriter:
             return
         self._removing.add(action.uid)
         try:
-            async with asyncio.timeout(self._request_timeout_s):
-                await self._disrupted(action)
-                await self._client.delete(Pod, action.pod, namespace=action.namespace, uid=action.uid)
-        except (ApiError, ConfigError, TimeoutError) as error:
-            if not isinstance(error, NotFound):
-                log.warning("removing pod %s/%s: %s", action.namespace, action.pod, str(error) or "no answer in time")
+            await self._executor.run(f"removing pod {action.namespace}/{action.pod}", partial(self._remove, action))
         finally:
             self._removing.discard(action.uid)
             self._changed()
+
+    async def _remove(self, action: RemoveMember) -> None:
+        await self._disrupted(action)
+        await self._client.delete(Pod, action.pod, namespace=action.namespace, uid=action.uid)
 
     async def _disrupted(self, action: RemoveMember) -> None:
         """Set DisruptionTarget, so that owners and pod failure policies do not blame the pod (KEP-3329)."""
