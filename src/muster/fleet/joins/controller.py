@@ -57,7 +57,7 @@ IDLE_SCRAPE_S = 60.0
 PACE_WRITE_S = 10.0
 """The shortest interval between writes of the pace for users."""
 WRITERS = 64
-"""Writes in flight: more than `maxNodes` by default."""
+"""Writes in flight."""
 HOLDERS = 8
 """How many new nodes get their taint at the same time."""
 _READINGS_MAX = 16
