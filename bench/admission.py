@@ -33,8 +33,8 @@ from muster.admission.program import serve_https, spare_collector
 from muster.admission.server import AdmissionServer
 from muster.api.names import LABEL_TEAM
 from muster.api.training_job import TrainingJob, TrainingJobSpec
-from muster.kube.meta import ObjectMeta
-from muster.kube.pki import CertificateAuthority
+from muster.kube.connection.pki import CertificateAuthority
+from muster.kube.objects.meta import ObjectMeta
 from muster.trainingjobs.pods.pod import PodSettings, build_pod
 
 _PATHS = {"webhook": "/mutate", "empty_handler": "/empty"}

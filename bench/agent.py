@@ -28,10 +28,10 @@ from bench.report import Report, at_most, emit
 from muster.api.node_health import NodeHealth
 from muster.controlplane.children import Child
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from tests.support.apiserver import EmbeddedServer
 from tests.support.namespaces import install_kinds
 from tests.support.waiting import until
@@ -48,8 +48,8 @@ PEER = """
 import asyncio, sys
 from pathlib import Path
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.node import Node
+from muster.kube.connection.config import load_config
+from muster.kube.objects.node import Node
 async def main():
     async with Client(load_config(Path(sys.argv[1]))) as client:
         await client.list(Node)

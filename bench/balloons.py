@@ -28,11 +28,11 @@ from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.balloons.deployment import PRIORITY_CLASS
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.pod import Pod
-from muster.kube.scheduling import PriorityClass
+from muster.kube.connection.config import load_config
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.controller import SchedulerController
 from tests.support.namespaces import install_kinds
 

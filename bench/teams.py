@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.report import Goal, Report, at_most, emit
 from muster.api.crd import KINDS, definition
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
-from muster.kube.node import Node, NodeCondition, NodeStatus
+from muster.kube.objects.node import Node, NodeCondition, NodeStatus
 from muster.sim.virtual.network import Calm, InProcessTransport, Trace
 from muster.teams.config import parse
 from muster.teams.decide import decide

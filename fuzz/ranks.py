@@ -8,7 +8,7 @@ from typing import Any
 
 from fuzz.workload import JobSpec
 from muster.kube.client import Client
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.sim.poller import Link
 from muster.sim.supervisor import Program, SimSupervisor, Work
 from muster.sim.supervisors import SupervisorRuntime

@@ -36,7 +36,7 @@ from fuzz.workload import GPU, Owner
 from muster.embedded.apiserver.request import Request
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
-from muster.kube.workloads import CoschedulingPodGroup
+from muster.kube.objects.workloads import CoschedulingPodGroup
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster, until
 from muster.sim.virtual.line import Lines

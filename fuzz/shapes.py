@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.kube.meta import Resource
-from muster.kube.workloads import CoschedulingPodGroup
+from muster.kube.objects.meta import Resource
+from muster.kube.objects.workloads import CoschedulingPodGroup
 
 NAMESPACE = "default"
 LABEL_GROUP = "scheduling.x-k8s.io/pod-group"

@@ -12,7 +12,7 @@ from muster.api.names import ANNOTATION_WHOLE_NODE, LABEL_BALLOON, LABEL_BORROWE
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
-from muster.kube.quantity import milli
+from muster.kube.objects.quantity import milli
 
 ENDED = ("Succeeded", "Failed")
 WHOLE, PARTS = "whole node", 1000

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.gang_spike.shape import CAPACITY, NAMESPACE
 from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.sim import nodeobjects
 
 SYSTEM = "kube-system"

@@ -12,9 +12,9 @@ import msgspec
 
 from bench.gang_spike.shape import NAMESPACE
 from muster.kube.client import Client
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.pod import Pod
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import KubeStruct
 from muster.kube.watch import BOOKMARK, DELETED
 
 

@@ -25,7 +25,7 @@ from muster.agent.registry import make_checks
 from muster.agent.runner import Runner
 from muster.agent.settings import AgentSettings, CheckSettings
 from muster.agent.writer import Writer
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.progress import Progress
 
 LOG = "kern.log"

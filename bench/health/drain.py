@@ -21,9 +21,9 @@ from muster.api.node_health import NodeHealth, NodeHealthStatus, ObservedFinding
 from muster.api.training_job import TrainingJob
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from muster.sim.supervisor import Work
 from muster.sim.supervisors import SupervisorRuntime
 

@@ -22,9 +22,9 @@ from muster.api.quarantine import quarantined
 from muster.controlplane.children import Child
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
 from muster.kube.informer import Informer
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node
 
 OPEN = "mode: act\nbreaker: {share: 100%}\nshared: {nodes: 0}\nquarantined: {all: 100%, pool: 100%, team: 100%}\n"
 """Explicit settings that hold no quarantine back; how many nodes are worked on at once is as always."""

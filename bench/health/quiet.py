@@ -27,11 +27,11 @@ from muster.controlplane.auditlog import AuditEntry, AuditLog
 from muster.controlplane.chart import CHART
 from muster.fleet.remediation.evidence.mesh import CONFIG_MAP
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from muster.sim import nodeobjects
 
 STATUS_PERIOD_S = 300.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from muster.kube.config import ClusterConfig, load_config
+from muster.kube.connection.config import ClusterConfig, load_config
 
 _HEADERS = {"Accept": "application/vnd.kubernetes.protobuf", "Accept-Encoding": "gzip"}
 """As Kubernetes' own client asks for built-in kinds. Nothing is unpacked here: what that costs is the node's."""

@@ -17,10 +17,10 @@ import msgspec
 import uvloop
 
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, TooManyRequests
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
 
 EVERY_S = 0.025
 OBJECTS = 32

@@ -23,11 +23,11 @@ from muster.fleet.joins.controller import JoinController
 from muster.fleet.joins.record import JOINING
 from muster.fleet.joins.scrape import Reading, between, read
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.pod import Pod
-from muster.kube.struct import to_dict
+from muster.kube.connection.config import load_config
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import to_dict
 from muster.sim.nodes import EmptyRuntime
 
 AT_ONCE, PACED = "at_once", "paced"

@@ -12,9 +12,9 @@ from typing import Any
 import uvloop
 
 from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
-from muster.kube.meta import ObjectMeta
-from muster.kube.pki import CertificateAuthority
-from muster.kube.pod import Pod
+from muster.kube.connection.pki import CertificateAuthority
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.plan import Directive
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain

@@ -16,8 +16,8 @@ from typing import Literal
 from bench.audit import AuditLog
 from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.pod import Pod
+from muster.kube.connection.config import load_config
+from muster.kube.objects.pod import Pod
 from muster.sim.nodes import EmptyRuntime, PodRuntime, SimNodes, SimPod
 
 Fault = Literal["rank_killed", "node_lost"]

@@ -19,7 +19,7 @@ from bench.restart.cluster import GPU, NAMESPACE, SPARES, Cluster, Fault, cluste
 from bench.restart.outcome import RANKS_RUNNING, Outcome
 from muster.controlplane.children import Child
 from muster.controlplane.goprograms import find_built
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
 NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"

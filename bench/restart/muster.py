@@ -21,7 +21,7 @@ from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.api.training_job_status import Fault as RecordedFault
 from muster.api.training_job_status import Timeline
 from muster.kube.client import Client
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.meta import ObjectMeta
 from muster.sim.supervisor import SimSupervisor, Work
 from muster.sim.supervisors import SupervisorRuntime
 

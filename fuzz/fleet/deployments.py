@@ -9,8 +9,8 @@ from muster.api.names import LABEL_BALLOON
 from muster.embedded.objects import encode, section
 from muster.embedded.watchhub import Item
 from muster.fleet.balloons.deployment import DELETION_COST
-from muster.kube.apps import Deployment
 from muster.kube.errors import NotFound
+from muster.kube.objects.apps import Deployment
 from muster.sim.virtual.cluster import VirtualCluster
 
 RESOURCE = f"{Deployment.RESOURCE.plural}.{Deployment.RESOURCE.group}"

@@ -17,7 +17,7 @@ from muster.embedded.apiserver.request import Request, Response
 from muster.embedded.apiserver.verbs.patches import json_patch
 from muster.embedded.objects import decode, encode
 from muster.embedded.watchhub import Item
-from muster.kube.struct import decode as decode_as
+from muster.kube.objects.struct import decode as decode_as
 from muster.sim.virtual.network import Trace
 
 NodeWritten = Callable[[str, Item | None, Item | None], None]

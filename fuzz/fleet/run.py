@@ -29,7 +29,7 @@ from muster.fleet.joins.config import CONFIG_KEY as JOINS_KEY
 from muster.fleet.joins.config import CONFIG_MAP as JOINS
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING
-from muster.kube.apps import Deployment
+from muster.kube.objects.apps import Deployment
 from muster.manager.controllers import Parts
 from muster.sim.replay.objects import GPU_MODEL
 from muster.sim.virtual.cluster import VirtualCluster

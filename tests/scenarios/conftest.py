@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from muster.kube.config import ClusterConfig, load_config
+from muster.kube.connection.config import ClusterConfig, load_config
 from tests.support.apiserver import ApiServer, EmbeddedServer
 from tests.support.controlplane import RealCluster
 

@@ -12,7 +12,7 @@ from fuzz.checks import Violated
 from fuzz.fleet.machines import own_source
 from fuzz.fleet.run import FleetRun
 from fuzz.fleet.scenario import fleet_scenario
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.sealed import sealed
 

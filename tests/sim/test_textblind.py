@@ -13,7 +13,7 @@ READ = """
 from tests.support import textblind
 textblind.install()
 from muster.api.node_remediation import RemediationStep
-from muster.kube.struct import decode
+from muster.kube.objects.struct import decode
 body = b'{"rung": "Reboot", "time": "2026-03-04T05:06:07Z", "reason": "boot b0", "event": "RebootRequested"}'
 print(decode(body, RemediationStep).reason)
 """

@@ -13,7 +13,7 @@ from muster.embedded.apiserver.types.bootstrap import bootstrap
 from muster.embedded.apiserver.verbs.watches import WatchResponse
 from muster.embedded.controllers.runner import Controllers
 from muster.embedded.store import Store
-from muster.kube.pki import new_signing_key
+from muster.kube.connection.pki import new_signing_key
 
 
 class Clock:

@@ -15,8 +15,8 @@ from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
-from muster.kube.core import ServiceAccount
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
+from muster.kube.objects.core import ServiceAccount
 from tests.support.waiting import until
 
 CRDS = Path(__file__).parents[2] / "deploy/chart/muster/files/crds"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from muster.kube.client import Client
-from muster.kube.node import Node, Taint
-from muster.kube.taints import NodeChange
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.taints import NodeChange
 from muster.kube.taintwriter import TaintWriter
 
 EFFECT = "NoSchedule"

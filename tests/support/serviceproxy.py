@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, ConfigError
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 _REFRESH_S = 0.3
 

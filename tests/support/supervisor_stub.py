@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from muster.controlplane.children import Child
-from muster.kube.pki import CertificateAuthority
+from muster.kube.connection.pki import CertificateAuthority
 from tests.support.waiting import TIMEOUT_S, until
 
 WORKER_PYTHON = os.environ.get("MUSTER_TEST_WORKER_PYTHON", sys.executable)

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from muster.api.names import ANNOTATION_TEAM_RECORD, TEAMS_CONFIG_KEY, TEAMS_CONFIG_MAP
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
 from muster.kube.leader import LeaderElector
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from muster.teams.controller import TeamsController
 from tests.support.waiting import until
 

@@ -35,8 +35,8 @@ TEXTS: Final = {
     "muster.api.training_job.TrainingJobStatus": ("message",),
     "muster.fleet.remediation.snapshot.Evidence": ("why",),
     "muster.fleet.remediation.snapshot.QuarantineRecord": ("why",),
-    "muster.kube.core.Event": ("message",),
-    "muster.kube.meta.Condition": ("message",),
+    "muster.kube.objects.core.Event": ("message",),
+    "muster.kube.objects.meta.Condition": ("message",),
     "muster.trainingjobs.snapshot.Refusal": ("message",),
     "muster.trainingjobs.snapshot.Wait": ("message",),
 }
@@ -53,7 +53,7 @@ def token(text: str) -> str:
 
 def install() -> None:
     """Replace texts by tokens in all objects that this process makes or reads from now on."""
-    assert "muster.kube.struct" not in sys.modules, "objects were imported before"
+    assert "muster.kube.objects.struct" not in sys.modules, "objects were imported before"
 
     class Blind(msgspec.Struct):
         def __init_subclass__(cls, **options: Any) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from muster.kube.client import Client
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
-from muster.kube.meta import Resource
-from muster.kube.workloads import CoschedulingPodGroup, JobSet, MPIJob, RayCluster
+from muster.kube.objects.meta import Resource
+from muster.kube.objects.workloads import CoschedulingPodGroup, JobSet, MPIJob, RayCluster
 from tests.support.waiting import until
 
 CUSTOM = (CoschedulingPodGroup.RESOURCE, JobSet.RESOURCE, MPIJob.RESOURCE, RayCluster.RESOURCE)

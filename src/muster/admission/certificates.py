@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from muster.kube.pki import CertificateAuthority, KeyPair
+from muster.kube.connection.pki import CertificateAuthority, KeyPair
 
 AUTHORITIES, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 LIFETIME: Final = datetime.timedelta(days=90)

@@ -11,11 +11,11 @@ import msgspec
 from muster.admission.mutate import Home
 from muster.api.names import LABEL_SCHEDULER, SCHEDULER_NAME, TEAMS_CONFIG_MAP
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap, Namespace
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.core import ConfigMap, Namespace
+from muster.kube.objects.meta import ObjectMeta
 from muster.kube.planloop import complete
 from muster.teams.config import from_data
 from muster.teams.marked import TeamsConfigError

@@ -28,10 +28,10 @@ from muster.api.names import (
     LABEL_SLOT,
     SCHEDULER_NAME,
 )
-from muster.kube.affinity import NodeSelectorTerm, Toleration
-from muster.kube.meta import OwnerReference
-from muster.kube.node import Taint
-from muster.kube.taints import NO_SCHEDULE, tolerates
+from muster.kube.objects.affinity import NodeSelectorTerm, Toleration
+from muster.kube.objects.meta import OwnerReference
+from muster.kube.objects.node import Taint
+from muster.kube.objects.taints import NO_SCHEDULE, tolerates
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 """The API server's default for a pod without a scheduler, set before it calls webhooks."""

@@ -25,7 +25,7 @@ from muster.admission.server import BODY_BYTES_MAX, AdmissionServer
 from muster.admission.trust import Trust
 from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.health import Check, Progress, health_app, serve
 
 log = logging.getLogger(__name__)

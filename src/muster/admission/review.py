@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from muster.kube.affinity import NodeAffinity, Toleration
-from muster.kube.core import ConfigMap
-from muster.kube.meta import OwnerReference
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.affinity import NodeAffinity, Toleration
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import OwnerReference
+from muster.kube.objects.struct import KubeStruct
 
 JSON_PATCH_ADD, JSON_PATCH_REPLACE, JSON_PATCH_REMOVE = "add", "replace", "remove"
 

@@ -16,7 +16,7 @@ from aiohttp import web
 from muster.admission.metrics import AdmissionMetrics
 from muster.admission.mutate import Home, Rules, mutate
 from muster.admission.review import ConfigMapReview, PodReview, answer, refusal
-from muster.kube.struct import decoder
+from muster.kube.objects.struct import decoder
 from muster.teams.config import from_data
 from muster.teams.marked import TeamsConfigError
 

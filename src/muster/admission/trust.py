@@ -23,12 +23,12 @@ from muster.admission.certificates import AUTHORITIES, CERTIFICATE, KEY, ends_at
 from muster.admission.metrics import AdmissionMetrics
 from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
-from muster.kube.core import Secret
+from muster.kube.connection.pki import KeyPair
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from muster.kube.health import Progress
-from muster.kube.meta import KubeObject, ObjectMeta, Resource
-from muster.kube.pki import KeyPair
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.core import Secret
+from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.objects.struct import KubeStruct
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from muster.agent.aside import Aside, StillBusyError
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.errors import ApiError, ServerTimeout, Unavailable, error_from
 
 JSON: Final = "application/json"

@@ -29,7 +29,7 @@ from muster.agent.registry import make_checks
 from muster.agent.runner import Runner, ended
 from muster.agent.settings import AgentSettings, SettingsError, load_settings
 from muster.agent.writer import Writer
-from muster.kube.config import ClusterConfig, load_config
+from muster.kube.connection.config import ClusterConfig, load_config
 from muster.kube.errors import ConfigError
 from muster.kube.progress import Progress
 

@@ -28,10 +28,10 @@ from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.peers import UNREACHED
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, NotFound
-from muster.kube.meta import KubeObject, ObjectMeta, OwnerReference
-from muster.kube.node import Node
+from muster.kube.objects.meta import KubeObject, ObjectMeta, OwnerReference
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import decode, encode, to_dict
 from muster.kube.progress import Progress
-from muster.kube.struct import decode, encode, to_dict
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from muster.api.rules import Rule
 from muster.api.schema import Schema, struct_schema
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.api.training_job_status import TrainingJobStatus
-from muster.kube.meta import Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import Resource
+from muster.kube.objects.struct import KubeStruct
 
 
 class Column(NamedTuple):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from muster.api.run_record import FixedSpec
 from muster.api.training_job import MUTABLE_FIELDS, TrainingJob, TrainingJobSpec
-from muster.kube.struct import encode, from_dict
+from muster.kube.objects.struct import encode, from_dict
 
 KEPT_BYTES_MAX: Final = 5 * 1024
 """Room for the values of one job, of the 16 KB that its status may have."""

@@ -16,7 +16,7 @@ from muster.api.names import API_VERSION
 from muster.api.schema import Schema
 from muster.api.training_job import TrainingJob
 from muster.api.validate import Problem, schema_problem, validate
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 
 _KIND: Final = TrainingJob.RESOURCE.kind
 _SCHEMA: Final[Schema] = next(object_schema(kind) for kind in KINDS if kind.resource == TrainingJob.RESOURCE)

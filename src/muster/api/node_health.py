@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Final
 from msgspec import Meta, field
 
 from muster.api.names import GROUP, VERSION
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 FINDINGS_MAX: Final = 64
 """Findings in one record; of more the newest of each check are kept, and the others counted."""

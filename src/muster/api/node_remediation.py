@@ -12,8 +12,8 @@ from muster.api.names import GROUP, VERSION
 from muster.api.node_health import ObservedFinding
 from muster.api.preflight import PassedTest
 from muster.api.untyped_steps import typed
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 Rung = Literal["Observe", "Condition", "Quarantine", "Drain", "ResetGPU", "Reboot", "Replace", "Human"]
 RemediationState = Literal["Open", "Released", "NeedsOperator"]

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, field
 
 from muster.api.names import GROUP, VERSION
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 PlacementPhase = Literal["Open", "Bound", "Preempting", "Released"]
 LeavingReason = Literal["Preempted", "Yielded", "NoSpare"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from muster.api.names import TAINT_QUARANTINE
-from muster.kube.node import Node
-from muster.kube.taints import HARD_EFFECTS
+from muster.kube.objects.node import Node
+from muster.kube.objects.taints import HARD_EFFECTS
 
 
 def quarantined(node: Node) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.struct import KubeStruct
 
 RANK_RANGES_MAX = 160
 """Ranges of slots in a record: about 4 KB of the 16 KB that a status may have."""

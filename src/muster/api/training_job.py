@@ -8,8 +8,8 @@ from msgspec import Meta, field
 
 from muster.api.names import GROUP, NODES_PER_GANG_MAX, VERSION
 from muster.api.training_job_status import LEFT_OUT_MAX, NodeSharing, TrainingJobStatus
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 Launcher = Literal["mpi", "torchrun", "none"]
 RemoteShell = Literal["supervisor", "sshd"]

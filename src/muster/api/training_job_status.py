@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from muster.api.run_record import FixedSpec, HandedCheckpoint, RunRecord
-from muster.kube.meta import Condition
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import Condition
+from muster.kube.objects.struct import KubeStruct
 
 Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Stopping", "Succeeded", "Failed"]
 Cause = Literal["user", "infrastructure", "unknown"]

@@ -15,8 +15,8 @@ import msgspec
 from muster.api.names import ANNOTATION_TESTED_WITHIN, HEALTH_IGNORE, LABEL_HEALTH
 from muster.api.preflight import PreflightSpec
 from muster.api.training_job import TESTED_WITHIN_MAX_H
-from muster.kube.node import Node
-from muster.kube.resources import allocatable
+from muster.kube.objects.node import Node
+from muster.kube.objects.resources import allocatable
 
 GPU: Final = "nvidia.com/gpu"
 _MIG: Final = "nvidia.com/mig-"

@@ -20,7 +20,7 @@ from muster.api.training_job import (
     TrainingJobSpec,
 )
 from muster.api.training_job_status import LEFT_OUT_MAX
-from muster.kube.struct import from_dict, to_dict
+from muster.kube.objects.struct import from_dict, to_dict
 
 
 class Problem(NamedTuple):

@@ -19,7 +19,7 @@ from muster.cli.names import not_empty, valid_namespace
 if TYPE_CHECKING:
     from muster.embedded.layout import Layout
     from muster.kube.client import Client
-    from muster.kube.config import ClusterConfig
+    from muster.kube.connection.config import ClusterConfig
 
 
 T = TypeVar("T")
@@ -159,9 +159,9 @@ def _cluster(config: ClusterConfig, target: Target) -> Cluster:
 
 
 def _load(kubeconfig: str, context: str) -> ClusterConfig:
-    from muster.kube.config import load_config
+    from muster.kube.connection.config import load_config
+    from muster.kube.connection.kubeconfig import is_there
     from muster.kube.errors import ConfigError
-    from muster.kube.kubeconfig import is_there
 
     try:
         if kubeconfig and not is_there(Path(kubeconfig)):
@@ -178,9 +178,9 @@ def _has_kubeconfig() -> bool:
     ~/.kube/config does if it names a current context, or if it cannot be read, which is an error when it is
     loaded.
     """
-    from muster.kube.config import kubeconfig_files
+    from muster.kube.connection.config import kubeconfig_files
+    from muster.kube.connection.kubeconfig import is_there, read_kubeconfigs
     from muster.kube.errors import ConfigError
-    from muster.kube.kubeconfig import is_there, read_kubeconfigs
 
     if os.environ.get("KUBECONFIG"):
         return True

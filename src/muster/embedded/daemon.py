@@ -28,8 +28,8 @@ from muster.embedded.readiness import NotReadyError, answers, healthy, install_k
 from muster.embedded.realplane import RealPlane
 from muster.embedded.supervision import Supervised, clock
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.pki import write_private
+from muster.kube.connection.config import load_config
+from muster.kube.connection.pki import write_private
 
 START_S = 120.0
 GRACE_S = 5.0

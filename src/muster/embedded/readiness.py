@@ -15,7 +15,7 @@ from muster.api.crd import KINDS, definition
 from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
 from muster.kube.client import MERGE_PATCH, Client
 from muster.kube.errors import AlreadyExists, ApiError
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _JSON = {"Content-Type": "application/json"}

@@ -10,8 +10,8 @@ import msgspec
 from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.fleet.configschema import schema
 from muster.fleet.joins.record import TAINT_JOINING
-from muster.kube.affinity import Toleration
-from muster.kube.quantity import QuantityError, milli
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.quantity import QuantityError, milli
 
 _STATES = (TAINT_JOINING, TAINT_PREFLIGHT, TAINT_QUARANTINE, "node.kubernetes.io/")
 """Taints that describe the state of a node. A pod that tolerates them could start on a node that must stay empty."""

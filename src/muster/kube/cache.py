@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from muster.kube.index import Index, IndexFunction
-from muster.kube.meta import KubeObject
+from muster.kube.objects.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
 Handler = Callable[[T | None, T | None], None]

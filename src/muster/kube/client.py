@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, cast, overload
 
-from muster.kube.auth import TokenRequest
-from muster.kube.core import ServiceAccount
+from muster.kube.connection.restclient import RestClient
 from muster.kube.errors import ApiError
-from muster.kube.meta import KubeObject, Listing, ListMeta, Resource
-from muster.kube.pod import Pod
-from muster.kube.restclient import RestClient
-from muster.kube.struct import decode, encode
+from muster.kube.objects.auth import TokenRequest
+from muster.kube.objects.core import ServiceAccount
+from muster.kube.objects.meta import KubeObject, Listing, ListMeta, Resource
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import decode, encode
 from muster.kube.watch import WatchDecoder, WatchEvent
 
 T = TypeVar("T", bound=KubeObject)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
 from muster.kube.errors import BadConfig
 from muster.kube.events import WARNING, EventRecorder
 from muster.kube.informer import Informer
+from muster.kube.objects.core import ConfigMap
 
 C = TypeVar("C")
 

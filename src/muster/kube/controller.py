@@ -13,8 +13,8 @@ from muster.kube.errors import ApiError, ConfigError, Conflict
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import LeaderElector, Term
-from muster.kube.meta import KubeObject
 from muster.kube.metrics import KubeMetrics, kube_metrics
+from muster.kube.objects.meta import KubeObject
 from muster.kube.workqueue import WorkQueue, WorkQueueShutDown
 
 T = TypeVar("T", bound=KubeObject)

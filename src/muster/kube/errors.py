@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from muster.kube.struct import KubeStruct, decode
+from muster.kube.objects.struct import KubeStruct, decode
 
 
 class ConfigError(Exception):

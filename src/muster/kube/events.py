@@ -21,10 +21,10 @@ import msgspec
 
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
-from muster.kube.core import Event, EventSource, ObjectReference
 from muster.kube.errors import ApiError, ConfigError, NotFound
-from muster.kube.meta import KubeObject, ObjectMeta
 from muster.kube.metrics import KubeMetrics, kube_metrics
+from muster.kube.objects.core import Event, EventSource, ObjectReference
+from muster.kube.objects.meta import KubeObject, ObjectMeta
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from muster.kube.connection.transport import NotSent
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound, ServerTimeout, Unavailable
-from muster.kube.transport import NotSent
 
 R = TypeVar("R")
 

@@ -24,8 +24,8 @@ from muster.kube.client import PAGE, Client
 from muster.kube.errors import ApiError, ConfigError, Gone, Invalid, ServerTimeout
 from muster.kube.health import Progress
 from muster.kube.index import IndexFunction
-from muster.kube.meta import KubeObject
 from muster.kube.metrics import KubeMetrics, kube_metrics
+from muster.kube.objects.meta import KubeObject
 from muster.kube.watch import ADDED, BOOKMARK, DELETED, INITIAL_EVENTS_END, MODIFIED, WatchEvent
 
 T = TypeVar("T", bound=KubeObject)

@@ -21,10 +21,10 @@ import msgspec
 
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
-from muster.kube.coordination import Lease, LeaseSpec
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
-from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics, kube_metrics
+from muster.kube.objects.coordination import Lease, LeaseSpec
+from muster.kube.objects.meta import ObjectMeta
 
 log = logging.getLogger(__name__)
 

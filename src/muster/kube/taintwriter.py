@@ -18,9 +18,9 @@ import msgspec
 
 from muster.kube.client import MERGE_PATCH, Client
 from muster.kube.errors import Conflict, NotFound
-from muster.kube.node import Node, Taint
-from muster.kube.struct import to_dict
-from muster.kube.taints import NodeChange, TaintId
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.struct import to_dict
+from muster.kube.objects.taints import NodeChange, TaintId
 
 _ATTEMPTS = 16
 _PAUSE_S = 0.01

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from muster.kube.errors import Status, error_from_status
-from muster.kube.meta import KubeObject
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject
+from muster.kube.objects.struct import KubeStruct
 
 T = TypeVar("T", bound=KubeObject)
 log = logging.getLogger(__name__)

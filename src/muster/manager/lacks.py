@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.snapshot import GangDemand, Members
-from muster.kube.affinity import NodeSelectorTerm
+from muster.kube.objects.affinity import NodeSelectorTerm
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import WHOLE
 from muster.scheduler.queue.unmet_demand import Lack

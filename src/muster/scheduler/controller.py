@@ -22,8 +22,8 @@ from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.kube.meta import identity
-from muster.kube.node import Node, lean
+from muster.kube.objects.meta import identity
+from muster.kube.objects.node import Node, lean
 from muster.kube.planloop import PlanLoop, Rest, complete
 from muster.scheduler.actions.binder import Binder
 from muster.scheduler.actions.bound_events import Announcer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.kube.clock import steady_time
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.gangs.placements import placed_slots
 from muster.scheduler.metrics import SchedulerMetrics

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters import membership
 from muster.scheduler.gangs.adapters.membership import Membership, Workload, WorkloadRef
 from muster.scheduler.gangs.budgets import Budgets

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from muster.kube.struct import at_microsecond
+from muster.kube.objects.struct import at_microsecond
 
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from muster.kube.client import Client
-from muster.kube.coordination import Lease
 from muster.kube.errors import ApiError, Conflict, Gone, NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.struct import at_microsecond
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import at_microsecond
 from muster.kube.watch import BOOKMARK, DELETED
 from muster.sim import nodeobjects, podstatus
 

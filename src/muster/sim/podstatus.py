@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from muster.kube.pod import Pod
-from muster.kube.struct import encode
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import encode
 
 
 def running(pod: Pod, *, host: str, address: str, now: datetime) -> bytes:

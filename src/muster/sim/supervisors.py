@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from muster.api.names import LABEL_GANG, TOKEN_AUDIENCE, WORKER_CONTAINER
-from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
 from muster.kube.client import Client
-from muster.kube.pod import Pod
+from muster.kube.objects.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
+from muster.kube.objects.pod import Pod
 from muster.sim.longpoll import Link as TlsLink
 from muster.sim.poller import Link
 from muster.sim.supervisor import Identity, Program, SimSupervisor, Work

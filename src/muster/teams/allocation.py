@@ -15,14 +15,14 @@ from muster.api.handover import Handover
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.api.placement import Placement
 from muster.kube.client import Client
-from muster.kube.core import Namespace, ObjectReference
 from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
-from muster.kube.meta import identity
-from muster.kube.node import Node
+from muster.kube.objects.core import Namespace, ObjectReference
+from muster.kube.objects.meta import identity
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest, complete
-from muster.kube.pod import Pod
 from muster.teams.decide import decide
 from muster.teams.holdings import Holdings
 from muster.teams.metrics import TeamsMetrics

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from muster.api.trust import GPU
-from muster.kube.quantity import to_int
+from muster.kube.objects.quantity import to_int
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Plan
 from muster.teams.poolstate import Held

@@ -13,10 +13,10 @@ from muster.api.names import TEAMS_CONFIG_MAP
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import config_map_informer
-from muster.kube.core import ConfigMap
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.leader import Term
+from muster.kube.objects.core import ConfigMap
 from muster.kube.planloop import PlanLoop
 from muster.teams.allocation import NAME, STALL_S, Allocation, Current, Settings, together
 from muster.teams.metrics import teams_metrics

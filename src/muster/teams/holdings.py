@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from muster.api.lending import NodeUser, states_of
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import Placement
-from muster.kube.meta import is_later
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import is_later
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.teams.config import Selector, TeamsConfig
 from muster.teams.ordered import Names
 from muster.teams.plan import Caution, Change

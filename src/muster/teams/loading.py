@@ -8,10 +8,10 @@ import contextlib
 from muster.api.names import LABEL_TEAM, TEAMS_CONFIG_MAP
 from muster.api.placement import Placement
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap, Namespace
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap, Namespace
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.teams.holdings import Holdings
 from muster.teams.source import Source, source_of
 from muster.teams.wellness import well

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from muster.kube.taints import NodeChange
+from muster.kube.objects.taints import NodeChange
 from muster.teams.record import TeamRecord, change_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from muster.api.lending import State
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 from muster.teams.config import PoolConfig
 from muster.teams.ordered import Names
 from muster.teams.record import UNOWNED, Claim

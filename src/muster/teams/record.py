@@ -11,8 +11,8 @@ from datetime import datetime
 import msgspec
 
 from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM
-from muster.kube.node import Taint
-from muster.kube.taints import NO_SCHEDULE, NodeChange, TaintId
+from muster.kube.objects.node import Taint
+from muster.kube.objects.taints import NO_SCHEDULE, NodeChange, TaintId
 
 UNOWNED = ""
 """Owner of nodes that no allocation assigns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from muster.api.names import TEAMS_CONFIG_MAP
-from muster.kube.core import ConfigMap
+from muster.kube.objects.core import ConfigMap
 from muster.teams.config import TeamsConfig, from_data
 from muster.teams.marked import TeamsConfigError
 from muster.teams.plan import Caution, Why

@@ -13,7 +13,7 @@ import msgspec
 
 from muster.api.names import ANNOTATION_TEAM_RECORD
 from muster.api.quarantine import quarantined
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 
 BROKEN_AFTER_S = 15.0
 HEALTHY_AFTER_S = 300.0

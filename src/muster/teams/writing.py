@@ -9,8 +9,8 @@ from functools import partial
 
 from muster.kube.client import Client
 from muster.kube.executor import Executor, WriteOutcome
-from muster.kube.node import Node
-from muster.kube.taints import NO_SCHEDULE, NodeChange
+from muster.kube.objects.node import Node
+from muster.kube.objects.taints import NO_SCHEDULE, NodeChange
 from muster.kube.taintwriter import Outcome, TaintWriter
 from muster.teams.holdings import Holdings
 from muster.teams.metrics import TeamsMetrics

@@ -16,13 +16,13 @@ from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
-from muster.kube.coordination import Lease
-from muster.kube.core import Event
 from muster.kube.errors import ApiError
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
-from muster.kube.node import Node, lean
-from muster.kube.pod import Pod
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.core import Event
+from muster.kube.objects.node import Node, lean
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.faults.hardware import from_event, from_node
 from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S
 from muster.trainingjobs.snapshot import HardwareEvidence

@@ -23,9 +23,9 @@ from muster.kube.errors import Conflict, Invalid, NotFound
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.leader import LeaderElector, Term
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.struct import to_dict
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import to_dict
 from muster.trainingjobs.attempts import checkpoints
 from muster.trainingjobs.attempts.attempt import SILENCE
 from muster.trainingjobs.attempts.ends import Ends

@@ -15,8 +15,8 @@ from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from muster.kube.events import NORMAL, WARNING, EventRecorder
-from muster.kube.pod import Pod
-from muster.kube.struct import to_dict
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import to_dict
 from muster.trainingjobs.metrics import TrainingJobMetrics
 from muster.trainingjobs.plan import (
     Action,

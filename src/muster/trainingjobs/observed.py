@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from muster.api.names import WORKER_CONTAINER
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 
 Fact = Literal["seen", "bound", "started", "running", "terminating", "notReady"]
 Seen = Mapping[tuple[str, Fact], float]

@@ -12,8 +12,8 @@ from muster.api.placement import Placement
 from muster.api.run_record import RunRecord
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import CheckpointSource, Progress
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.observed import Seen
 
 SupervisorState = Literal["idle", "running", "stopping", "finished"]

@@ -11,9 +11,9 @@ import pytest
 from muster.admission.homes import Homes
 from muster.admission.mutate import Home
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.core import ConfigMap, Namespace
-from muster.kube.meta import ObjectMeta
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.objects.core import ConfigMap, Namespace
+from muster.kube.objects.meta import ObjectMeta
 from tests.support.waiting import until
 
 KEY = "muster.dev/team"

@@ -22,8 +22,8 @@ from muster.admission.trust import SECRET, Trust
 from muster.controlplane.children import Child
 from muster.controlplane.ports import free_port
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.pki import CertificateAuthority
+from muster.kube.connection.config import load_config
+from muster.kube.connection.pki import CertificateAuthority
 from tests.scenarios.admission.attempts import JOBS, PODS, WORKLOADS, workload
 from tests.scenarios.admission.conftest import (
     ANY_TEAM,

@@ -18,16 +18,16 @@ import pytest
 
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.controlplane.children import Child
-from muster.kube.affinity import Toleration
-from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.container import Container
-from muster.kube.core import ServiceAccount
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.errors import ApiError, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod, PodSpec
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
+from muster.kube.objects.container import Container
+from muster.kube.objects.core import ServiceAccount
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod, PodSpec
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import TIMEOUT_S, until
 

@@ -11,10 +11,10 @@ import pytest
 import muster
 from muster.api.node_health import NodeHealth
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from tests.scenarios.agent.conftest import XID, Agents, account_of_agents
 from tests.support.apiserver import EmbeddedServer
 from tests.support.namespaces import install_kinds, make_namespace

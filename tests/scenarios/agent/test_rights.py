@@ -18,15 +18,15 @@ from muster.api.names import SYSTEM_NAMESPACE
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.controlplane.chart import rendered
 from muster.controlplane.goprograms import NotBuiltError
-from muster.kube.auth import TokenRequest
 from muster.kube.client import JSON_PATCH, Client
-from muster.kube.config import ClusterConfig, load_config
-from muster.kube.core import ConfigMap, Namespace, Secret
-from muster.kube.credentials import StaticToken
+from muster.kube.connection.config import ClusterConfig, load_config
+from muster.kube.connection.credentials import StaticToken
 from muster.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.auth import TokenRequest
+from muster.kube.objects.core import ConfigMap, Namespace, Secret
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.agent.conftest import ACCOUNT, XID, Agent, Agents, account_of_agents
 from tests.support.controlplane import REQUIRED, RealCluster
 from tests.support.namespaces import install_kinds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from muster.kube.pki import CertificateAuthority, KeyPair
+from muster.kube.connection.pki import CertificateAuthority, KeyPair
 from tests.support.apiserver import Api
 from tests.support.kubectl import kubectl_program
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.kube.pki import CertificateAuthority, KeyPair
+from muster.kube.connection.pki import CertificateAuthority, KeyPair
 from tests.support.apiserver import Api, EmbeddedServer
 from tests.support.waiting import eventually
 

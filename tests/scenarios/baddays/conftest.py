@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from tests.scenarios.trainingjobs.conftest import Arena, TestNode
 from tests.support.apiserver import ApiServer, EmbeddedServer
 from tests.support.waiting import until

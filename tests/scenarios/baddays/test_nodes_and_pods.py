@@ -11,7 +11,7 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 from tests.scenarios.baddays.conftest import BEGIN, BadDay, Job, lives, processes_of, stopped, supervisor_of
 from tests.support.controlgroups import need_control_groups
 from tests.support.kubectl import kubectl_program

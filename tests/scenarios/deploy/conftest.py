@@ -25,11 +25,11 @@ from muster.controlplane.goprograms import NotBuiltError, find_built
 from muster.controlplane.programs import ControlPlane
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.coordination import Lease
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.support import waiting
 from tests.support.controlplane import REQUIRED, kubernetes_version
 from tests.support.serviceproxy import ServiceProxy

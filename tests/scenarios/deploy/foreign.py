@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from muster.kube.apps import StatefulSet
-from muster.kube.batch import Job
+from muster.kube.objects.apps import StatefulSet
+from muster.kube.objects.batch import Job
 from tests.scenarios.deploy.conftest import ACCOUNT, Jobs, until
 from tests.scenarios.deploy.rights import used
 from tests.support import workloads

@@ -27,10 +27,10 @@ from muster.agent.privilege import CAP_SYSLOG
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.controlplane.ports import free_port
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.agent.conftest import XID
 from tests.scenarios.deploy.conftest import CHART, RELEASE, Helm
 from tests.scenarios.kubelet.conftest import NodeUnderTest, processes

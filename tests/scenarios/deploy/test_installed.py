@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.kube.core import Event
 from muster.kube.errors import Invalid, NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import Event
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.deploy.conftest import ACCOUNT, CHART, GPUS, RELEASE, SYSTEM, Cluster, Jobs, until
 from tests.scenarios.deploy.foreign import name_every_kind
 from tests.scenarios.deploy.rights import forbidden, granted, unused, used

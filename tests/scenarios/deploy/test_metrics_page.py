@@ -16,7 +16,7 @@ from muster.cli.reference import metrics as metricsreference
 from muster.controlplane.children import Child
 from muster.controlplane.ports import free_port
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from tests.support.apiserver import ApiServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until

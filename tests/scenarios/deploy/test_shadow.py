@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.deploy.conftest import ACCOUNT, SYSTEM, Cluster, Jobs, until
 from tests.scenarios.deploy.foreign import name_every_kind
 from tests.scenarios.deploy.rights import granted, unused, used

@@ -7,11 +7,11 @@ import contextlib
 import uuid
 from typing import Any
 
-from muster.kube.apps import Deployment
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, Conflict, NotFound
-from muster.kube.pod import Pod
-from muster.kube.struct import decode
+from muster.kube.objects.apps import Deployment
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import decode
 from tests.support.workloads import install
 
 COST = "controller.kubernetes.io/pod-deletion-cost"

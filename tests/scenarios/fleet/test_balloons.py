@@ -15,15 +15,15 @@ from muster.api.placement import Placement
 from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.balloons.deployment import PRIORITY_CLASS, deployment_name
-from muster.kube.apps import Deployment
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap, Event
+from muster.kube.connection.config import load_config
 from muster.kube.errors import AlreadyExists, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.scheduling import PriorityClass
+from muster.kube.objects.apps import Deployment
+from muster.kube.objects.core import ConfigMap, Event
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.scheduling import PriorityClass
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from tests.scenarios.fleet.deployments import serve_deployments
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster

@@ -17,11 +17,11 @@ from muster.fleet.joins.controller import JoinController
 from muster.fleet.joins.pace import Verdict
 from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, TAINT_JOINING, record_of
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, TooManyRequests
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from tests.scenarios.scheduler.conftest import POOL, Cluster
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until

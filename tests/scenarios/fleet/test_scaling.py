@@ -24,11 +24,11 @@ from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGr
 from muster.fleet.scaling.snapshot import Fault, PoolSpec, Template
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.manager.lacks import listener
 from muster.scheduler.plan import Settings
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster

@@ -18,10 +18,10 @@ from muster.controlplane.children import Child
 from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node
 from tests.support.apiserver import SOURCE, ApiServer
 from tests.support.awsserver import CREDENTIALS, aws_server
 from tests.support.namespaces import install_kinds, make_namespace

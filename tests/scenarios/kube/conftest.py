@@ -7,11 +7,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.core import ConfigMap, Namespace, ServiceAccount
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.errors import NotFound
-from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics, kube_metrics
+from muster.kube.objects.core import ConfigMap, Namespace, ServiceAccount
+from muster.kube.objects.meta import ObjectMeta
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from muster.kube.affinity import (
+from muster.kube.client import APPLY_PATCH, JSON_PATCH, STRATEGIC_MERGE_PATCH, Client
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.credentials import StaticToken
+from muster.kube.errors import AlreadyExists, Conflict, Invalid, NotFound, Unauthorized
+from muster.kube.metrics import KubeMetrics
+from muster.kube.objects.affinity import (
     Affinity,
     LabelSelector,
     NodeAffinity,
@@ -20,7 +25,7 @@ from muster.kube.affinity import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from muster.kube.auth import (
+from muster.kube.objects.auth import (
     BoundObjectReference,
     ResourceAttributes,
     SelfSubjectAccessReview,
@@ -30,9 +35,7 @@ from muster.kube.auth import (
     TokenReview,
     TokenReviewSpec,
 )
-from muster.kube.client import APPLY_PATCH, JSON_PATCH, STRATEGIC_MERGE_PATCH, Client
-from muster.kube.config import ClusterConfig
-from muster.kube.container import (
+from muster.kube.objects.container import (
     Capabilities,
     Container,
     ContainerPort,
@@ -52,8 +55,8 @@ from muster.kube.container import (
     SecurityContext,
     TCPSocketAction,
 )
-from muster.kube.coordination import Lease, LeaseSpec
-from muster.kube.core import (
+from muster.kube.objects.coordination import Lease, LeaseSpec
+from muster.kube.objects.core import (
     ConfigMap,
     ResourceQuota,
     ResourceQuotaSpec,
@@ -63,24 +66,21 @@ from muster.kube.core import (
     ServicePort,
     ServiceSpec,
 )
-from muster.kube.credentials import StaticToken
-from muster.kube.errors import AlreadyExists, Conflict, Invalid, NotFound, Unauthorized
-from muster.kube.meta import KubeObject, ObjectMeta
-from muster.kube.metrics import KubeMetrics
-from muster.kube.node import Node, NodeSpec, Taint
-from muster.kube.pod import HostAlias, LocalObjectReference, Pod, PodSchedulingGate, PodSecurityContext, PodSpec
-from muster.kube.quantity import canonical_quantity
-from muster.kube.scheduling import PriorityClass
-from muster.kube.selectors import parse_selector
-from muster.kube.storage import (
+from muster.kube.objects.meta import KubeObject, ObjectMeta
+from muster.kube.objects.node import Node, NodeSpec, Taint
+from muster.kube.objects.pod import HostAlias, LocalObjectReference, Pod, PodSchedulingGate, PodSecurityContext, PodSpec
+from muster.kube.objects.quantity import canonical_quantity
+from muster.kube.objects.scheduling import PriorityClass
+from muster.kube.objects.selectors import parse_selector
+from muster.kube.objects.storage import (
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
     PersistentVolumeSpec,
     VolumeNodeAffinity,
 )
-from muster.kube.struct import encode
-from muster.kube.volume import (
+from muster.kube.objects.struct import encode
+from muster.kube.objects.volume import (
     ConfigMapVolumeSource,
     DownwardAPIVolumeFile,
     DownwardAPIVolumeSource,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap, Event
 from muster.kube.events import WARNING, EventRecorder
 from muster.kube.informer import Informer
 from muster.kube.leader import LeaderElector
-from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics
+from muster.kube.objects.core import ConfigMap, Event
+from muster.kube.objects.meta import ObjectMeta
 from tests.support.waiting import until
 
 LABELS = {"kept": "yes"}

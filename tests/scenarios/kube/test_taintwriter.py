@@ -6,8 +6,8 @@ import itertools
 import uuid
 
 from muster.kube.client import Client
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeSpec
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeSpec
 from tests.support.racing import FOREIGN, check_end, differing, race
 from tests.support.waiting import until
 

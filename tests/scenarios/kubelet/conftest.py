@@ -18,12 +18,12 @@ import pytest
 
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap, Namespace, ServiceAccount
+from muster.kube.connection.config import load_config
 from muster.kube.errors import AlreadyExists, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap, Namespace, ServiceAccount
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.support.apiserver import Api, ApiServer
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import TIMEOUT_S, until

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from muster.kube.container import ContainerStateTerminated
-from muster.kube.pod import Pod
+from muster.kube.objects.container import ContainerStateTerminated
+from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists, processes
 from tests.support.waiting import until
 

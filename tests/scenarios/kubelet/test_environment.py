@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from muster.kube.core import ConfigMap
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists, processes
 from tests.support.waiting import until
 

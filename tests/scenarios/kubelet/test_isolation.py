@@ -13,7 +13,7 @@ import pytest
 
 from muster.embedded.kubelet.containers.cgroups import ControlGroups
 from muster.embedded.kubelet.sweep import sweep
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NodeUnderTest, StartNode, processes
 from tests.support.controlgroups import need_control_groups
 

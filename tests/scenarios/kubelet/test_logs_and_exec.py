@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode
 from tests.support.waiting import until
 

@@ -13,9 +13,9 @@ from muster.embedded.kubelet.containers.downward import PodFacts
 from muster.embedded.kubelet.containers.volumes import PodVolumes
 from muster.embedded.kubelet.pods.objects import ObjectSource, TokenSource
 from muster.kube.client import Client
-from muster.kube.coordination import Lease
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode, processes
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until

@@ -20,13 +20,13 @@ from muster.fleet.preflight.testpod import PRIORITY_CLASS
 from muster.gputest.report import Failure, Gpu, Report
 from muster.gputest.summary import summary
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import load_config
 from muster.kube.errors import AlreadyExists, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.scheduling import PriorityClass
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
 from muster.sim.nodes import EmptyRuntime, SimNodes

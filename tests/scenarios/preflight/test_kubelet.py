@@ -7,8 +7,8 @@ from pathlib import Path
 
 from muster.api.preflight import Preflight
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
-from muster.kube.core import ConfigMap, Event
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap, Event
+from muster.kube.objects.node import Node
 from tests.scenarios.kubelet.conftest import NodeUnderTest
 from tests.scenarios.preflight.conftest import POOL, Trusting
 from tests.support.apiserver import ApiServer

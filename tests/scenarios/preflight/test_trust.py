@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.preflight.conftest import PENDING, Trusting
 from tests.support.waiting import until
 

@@ -11,9 +11,9 @@ import pytest
 
 from muster.cli.main import run
 from muster.fleet.preflight.testpod import PRIORITY_CLASS
-from muster.kube.core import ConfigMap
 from muster.kube.errors import NotFound
-from muster.kube.scheduling import PriorityClass
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.scheduling import PriorityClass
 from tests.scenarios.preflight.conftest import CONFIG_KEY, CONFIG_MAP, TEXT, Trusting, priority_class
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until

@@ -28,14 +28,14 @@ from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import load_config
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.policy import PodDisruptionBudget
-from muster.kube.struct import to_dict
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.policy import PodDisruptionBudget
+from muster.kube.objects.struct import to_dict
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until

@@ -15,9 +15,9 @@ import pytest
 from muster.api.names import HEALTH_CONFIG_MAP
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.lookups import LEASES
-from muster.kube.coordination import Lease
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
 from muster.sim import nodeobjects
 from tests.scenarios.remediation.conftest import OPEN, Findings, Ward
 from tests.scenarios.trainingjobs.conftest import Arena, arena, arenas

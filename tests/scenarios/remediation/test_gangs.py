@@ -6,8 +6,8 @@ import pytest
 
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY
 from muster.fleet.remediation.config import CONFIG_KEY
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
 from tests.scenarios.remediation.conftest import OPEN, Findings
 from tests.scenarios.remediation.test_remediation import POLICY
 from tests.scenarios.trainingjobs.conftest import Arena, arena, arenas

@@ -17,10 +17,10 @@ from muster.api.names import LABEL_RACK
 from muster.controlplane.ports import free_port
 from muster.fleet.remediation.decide import HARDWARE
 from muster.fleet.remediation.evidence import mesh
-from muster.kube.config import ClusterConfig
-from muster.kube.core import ConfigMap, Event
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap, Event
+from muster.kube.objects.node import Node
 from tests.scenarios.agent.conftest import Agents, Machine, account_of_agents
 from tests.scenarios.remediation.conftest import Ward
 from tests.support.waiting import until

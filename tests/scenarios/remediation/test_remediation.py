@@ -7,9 +7,9 @@ import asyncio
 from muster.api.names import HEALTH_POLICY_KEY
 from muster.api.node_remediation import NodeRemediation
 from muster.fleet.remediation.decide import HARDWARE
-from muster.kube.core import Event
-from muster.kube.node import Node
-from muster.kube.policy import PodDisruptionBudget
+from muster.kube.objects.core import Event
+from muster.kube.objects.node import Node
+from muster.kube.objects.policy import PodDisruptionBudget
 from tests.scenarios.remediation.conftest import OPEN, Relay, Ward
 from tests.support.waiting import until
 

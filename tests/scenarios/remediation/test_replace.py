@@ -19,11 +19,11 @@ from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING_MAP
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.scaling.snapshot import PoolSpec
-from muster.kube.coordination import Lease
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.sim.nodeobjects import LEASE_NAMESPACE
 from tests.scenarios.preflight.conftest import CAPACITY, PENDING, Trusting, trusting
 from tests.scenarios.remediation.conftest import OPEN, Findings

@@ -19,10 +19,10 @@ from muster.api.quarantine import quarantined
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.remediation.repairs.steps import LABEL_STEP
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NodeUnderTest
 from tests.scenarios.preflight.conftest import Trusting, stop, trusting
 from tests.scenarios.remediation.conftest import OPEN, Findings

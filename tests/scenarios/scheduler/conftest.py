@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 
 from muster.api.placement import Placement
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.core import Event
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import Event
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
 from tests.support.apiserver import ApiServer

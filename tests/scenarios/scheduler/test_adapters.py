@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from muster.api.placement import Placement
-from muster.kube.apps import StatefulSet
-from muster.kube.batch import Job
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.meta import Resource
-from muster.kube.pod import Pod
-from muster.kube.scheduling import PodGroup
-from muster.kube.workloads import CoschedulingPodGroup, JobSet, MPIJob, RayCluster
+from muster.kube.connection.config import load_config
+from muster.kube.objects.apps import StatefulSet
+from muster.kube.objects.batch import Job
+from muster.kube.objects.meta import Resource
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.scheduling import PodGroup
+from muster.kube.objects.workloads import CoschedulingPodGroup, JobSet, MPIJob, RayCluster
 from muster.scheduler.explain.why_waiting import explain, load_snapshot
 from muster.scheduler.informers import owners as followers
 from tests.scenarios.scheduler.conftest import Cluster

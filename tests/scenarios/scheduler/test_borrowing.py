@@ -11,8 +11,8 @@ from muster.api.names import LABEL_BORROWED, LABEL_TEAM, TEAMS_CONFIG_KEY, TEAMS
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.jobs.run import check_lending
 from muster.cli.teams import team_key
-from muster.kube.core import ConfigMap
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.waiting import until
 

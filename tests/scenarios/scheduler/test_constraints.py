@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from muster.kube.core import Namespace
 from muster.kube.errors import ApiError
-from muster.kube.storage import PersistentVolumeClaim
+from muster.kube.objects.core import Namespace
+from muster.kube.objects.storage import PersistentVolumeClaim
 from muster.scheduler.actions.volume_provisioning import SELECTED_NODE
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
 from tests.support.waiting import until

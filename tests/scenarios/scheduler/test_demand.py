@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.kube.core import Event
-from muster.kube.pod import Pod
+from muster.kube.objects.core import Event
+from muster.kube.objects.pod import Pod
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.waiting import until
 

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.loading import load_state
 from muster.scheduler.placement.ledger import Ledger

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from muster.kube.batch import Job
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import AlreadyExists, Invalid, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.pod import Pod
-from muster.kube.policy import PodDisruptionBudget
-from muster.kube.scheduling import PriorityClass
+from muster.kube.objects.batch import Job
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.policy import PodDisruptionBudget
+from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.explain.why_waiting import explain, load_snapshot
 from muster.scheduler.plan import Settings
 from muster.scheduler.reasons import NodeWhy

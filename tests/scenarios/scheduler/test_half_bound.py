@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import Conflict, ServerTimeout, TooManyRequests, Unavailable
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.waiting import until
 

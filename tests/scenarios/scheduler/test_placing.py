@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.scheduler.explain.why_waiting import explain, load_snapshot
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.waiting import until

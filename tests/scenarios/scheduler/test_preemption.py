@@ -10,8 +10,8 @@ import pytest
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.kube.errors import AlreadyExists, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.scheduling import PriorityClass
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.plan import Settings
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.waiting import until

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from muster.api.placement import Placement
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.scenarios.scheduler.test_adapters import add
 from tests.support.waiting import until

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from muster.kube.client import Client
-from muster.kube.config import load_config
-from muster.kube.workloads import CoschedulingPodGroup
+from muster.kube.connection.config import load_config
+from muster.kube.objects.workloads import CoschedulingPodGroup
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.scenarios.scheduler.test_adapters import COSCHEDULING, add, is_bound, make
 from tests.support import workloads

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from muster.api.placement import Placement
-from muster.kube.batch import Job
-from muster.kube.pod import Pod
-from muster.kube.workloads import JobSet, RayCluster
+from muster.kube.objects.batch import Job
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.workloads import JobSet, RayCluster
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.scenarios.scheduler.test_adapters import (
     COSCHEDULING,

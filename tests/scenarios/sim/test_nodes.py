@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.coordination import Lease
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.errors import Forbidden, NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.sim.nodeobjects import LEASE_NAMESPACE
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from tests.support.waiting import until

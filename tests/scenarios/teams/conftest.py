@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from muster.cli.main import run
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.core import Namespace
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.transport import Answer, Fence, Headers, HttpTransport, Params
 from muster.kube.metrics import kube_metrics
-from muster.kube.transport import Answer, Fence, Headers, HttpTransport, Params
+from muster.kube.objects.core import Namespace
 from tests.support.apiserver import ApiServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.teamclusters import TeamCluster

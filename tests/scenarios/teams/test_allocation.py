@@ -9,10 +9,10 @@ import pytest
 
 from muster.api.names import TAINT_QUARANTINE, TEAMS_CONFIG_MAP
 from muster.kube.client import JSON_PATCH, Client
-from muster.kube.core import ConfigMap, Event
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap, Event
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.teams.plan import Why
 from tests.scenarios.teams.conftest import Audited
 from tests.support.teamclusters import LEASE, SELECTOR, TeamCluster

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.cli.errors import ExitCode
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap, Event
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap, Event
+from muster.kube.objects.node import Node
 from muster.teams.controller import TeamsController
 from muster.teams.plan import Why
 from tests.scenarios.teams.conftest import Audited, Typed

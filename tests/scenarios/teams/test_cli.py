@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from muster.cli.errors import ExitCode
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.teams.conftest import Typed
 from tests.support.teamclusters import SELECTOR, TeamCluster
 

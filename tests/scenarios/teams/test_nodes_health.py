@@ -20,9 +20,9 @@ from muster.api.preflight import Preflight, PreflightFailure, PreflightSpec
 from muster.fleet.preflight.config import CONFIG_KEY as TESTS_KEY
 from muster.fleet.preflight.config import CONFIG_MAP as TESTS_CONFIG_MAP
 from muster.fleet.remediation.config import CONFIG_KEY as LADDER_KEY
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from tests.scenarios.teams.conftest import Typed
 from tests.support.teamclusters import TeamCluster
 from tests.support.waiting import until

@@ -11,11 +11,11 @@ from muster.fleet.joins.config import CONFIG_MAP
 from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, ANNOTATION_JOIN_RECORD, JoinRecord, PaceRecord
 from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD, Record
 from muster.fleet.scaling.status import PoolStatus, ScalingStatus, write_status
-from muster.kube.coordination import Lease, LeaseSpec
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, Taint
-from muster.kube.struct import encode, to_dict
+from muster.kube.objects.coordination import Lease, LeaseSpec
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.struct import encode, to_dict
 from tests.scenarios.teams.conftest import Typed
 from tests.support.apiserver import ApiServer
 from tests.support.teamclusters import TeamCluster

@@ -13,11 +13,11 @@ import yaml
 
 from muster.api.names import CONTROLLER_LEASE
 from muster.controlplane.children import Child
-from muster.kube.auth import TokenRequest
 from muster.kube.client import Client
-from muster.kube.coordination import Lease
 from muster.kube.errors import AlreadyExists, NotFound
-from muster.kube.node import Node
+from muster.kube.objects.auth import TokenRequest
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.node import Node
 from tests.scenarios.deploy.conftest import CHART, Helm, helm_program, offline_helm  # noqa: F401
 from tests.support.apiserver import ApiServer
 from tests.support.teamclusters import TeamCluster

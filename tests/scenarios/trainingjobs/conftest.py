@@ -20,10 +20,10 @@ from muster.api.training_job_status import TrainingJobStatus
 from muster.controlplane.ports import free_port
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.support.apiserver import Api, ApiServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until

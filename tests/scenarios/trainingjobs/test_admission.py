@@ -11,8 +11,8 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import TrainingJobStatus
-from muster.kube.core import Event
 from muster.kube.errors import Invalid
+from muster.kube.objects.core import Event
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
 from tests.support.kubectl import kubectl_program

@@ -12,9 +12,9 @@ import pytest
 from muster.api.names import BORROWER_CLASS, LABEL_TEAM
 from muster.api.training_job_status import TrainingJobStatus
 from muster.kube.errors import AlreadyExists, Conflict
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.scheduling import PriorityClass
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.scheduling import PriorityClass
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK
 from tests.scenarios.trainingjobs.test_shrinking import ELASTIC, ran

@@ -11,7 +11,7 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import TrainingJobStatus
-from muster.kube.core import Event
+from muster.kube.objects.core import Event
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 

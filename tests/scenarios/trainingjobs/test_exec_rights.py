@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from muster.kube.auth import TokenRequest
+from muster.kube.objects.auth import TokenRequest
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 

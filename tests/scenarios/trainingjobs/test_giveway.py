@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from muster.kube.errors import AlreadyExists
-from muster.kube.meta import ObjectMeta
-from muster.kube.scheduling import PriorityClass
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.scheduling import PriorityClass
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
 

@@ -11,10 +11,10 @@ import pytest
 from muster.api.names import LABEL_SLOT
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
-from muster.kube.core import Event
 from muster.kube.errors import Invalid, NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import Event
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from muster.kube.core import Event
-from muster.kube.pod import Pod
+from muster.kube.objects.core import Event
+from muster.kube.objects.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import rank_pid
 from tests.support.waiting import until

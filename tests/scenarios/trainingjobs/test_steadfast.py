@@ -6,7 +6,7 @@ import pytest
 
 from muster.api.names import LABEL_ZONE
 from muster.api.training_job_status import TrainingJobStatus
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, rank_pid, train, until_written
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from muster.admission.certificates import AUTHORITY_LIFETIME, LIFETIME, ends_at, renewed, why_renew
-from muster.kube.pki import CertificateAuthority, KeyPair
+from muster.kube.connection.pki import CertificateAuthority, KeyPair
 
 HOSTS = ("muster-admission.muster-system.svc", "127.0.0.1")
 NOW = datetime.now(UTC)

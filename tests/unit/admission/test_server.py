@@ -15,7 +15,7 @@ from muster.admission.metrics import AdmissionMetrics
 from muster.admission.mutate import Home, Rules
 from muster.admission.program import serve_https
 from muster.admission.server import BODY_BYTES_MAX, AdmissionServer
-from muster.kube.struct import decode
+from muster.kube.objects.struct import decode
 
 KEY = "muster.dev/team"
 

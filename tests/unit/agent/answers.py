@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from muster.kube.pki import CertificateAuthority
+from muster.kube.connection.pki import CertificateAuthority
 
 Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[bool]]
 """Answers one request (its head and body); whether the connection stays open."""

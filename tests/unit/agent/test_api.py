@@ -8,10 +8,10 @@ import contextlib
 import pytest
 
 from muster.agent.api import AgentApi, retry_after_s
-from muster.kube.config import ClusterConfig
-from muster.kube.credentials import Anonymous
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.credentials import Anonymous
+from muster.kube.connection.pki import CertificateAuthority
 from muster.kube.errors import ApiError, NotFound, ServerTimeout, TooManyRequests, Unauthorized, Unavailable
-from muster.kube.pki import CertificateAuthority
 from tests.support.waiting import until
 from tests.unit.agent.answers import OK, Server, always, serving, status, tls_of
 

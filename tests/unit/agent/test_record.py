@@ -12,7 +12,7 @@ from muster.agent.record import HELD_MAX, KEEP_S, Record
 from muster.api.node_health import FINDINGS_MAX, NodeHealth, NodeHealthStatus
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.record import finding_of, observed
-from muster.kube.struct import decode, encode
+from muster.kube.objects.struct import decode, encode
 
 NOW_S = 1_790_000_000.0
 

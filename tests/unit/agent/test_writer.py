@@ -18,7 +18,7 @@ from muster.agent.identity import facts
 from muster.agent.pace import Pace
 from muster.agent.writer import Writer
 from muster.fleet.health.finding import Finding
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.progress import Progress
 from tests.support.waiting import until
 from tests.unit.agent.answers import Answer, Server, serving

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from muster.api.training_job import TrainingJob
 from muster.api.validate import validate
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 
 
 def job(name: str = "train", **spec: Any) -> TrainingJob:

@@ -23,7 +23,7 @@ from muster.cli.jobs.follow import JobView
 from muster.cli.jobs.status import print_status
 from muster.cli.ranks.logs import print_lines
 from muster.cli.ranks.stacks import report
-from muster.kube.struct import decode
+from muster.kube.objects.struct import decode
 
 NASTY = "a\x1b]0;title\x07b\x08c\x00d\x9b31me\u202ef\u2066g\x7fh\x1b[31mred\x1b[0m\x1b[2Ji\rj"
 SHOWN = r"a\x1b]0;title\x07b\x08c\x00d\x9b31me\u202ef\u2066g\x7fhred\x1b[2Ji\x0dj"

@@ -10,9 +10,9 @@ from rich.console import Console
 from muster.api.training_job import TrainingJob
 from muster.cli.jobs.slot_picture import Cell, cells, picture
 from muster.cli.local.demo_summary import print_summary, stage_bar
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
 
 
 def node(name: str, ready: bool = True) -> Node:

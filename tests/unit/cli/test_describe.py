@@ -22,7 +22,7 @@ from muster.api.training_job_status import (
 )
 from muster.cli.jobs import describe
 from muster.cli.jobs.follow import render
-from muster.kube.meta import Condition, ObjectMeta
+from muster.kube.objects.meta import Condition, ObjectMeta
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

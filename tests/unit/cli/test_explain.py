@@ -16,7 +16,7 @@ from muster.api.training_job_status import Backoff, TrainingJobStatus
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.jobs.explain import _find, _supposed
 from muster.kube.client import Client
-from muster.kube.meta import Condition, ObjectMeta
+from muster.kube.objects.meta import Condition, ObjectMeta
 from muster.scheduler.explain.why_waiting import Explanation, explain
 from muster.scheduler.gangs.gang import Gang
 from tests.unit.scheduler.world import START, World

@@ -20,8 +20,8 @@ from muster.cli.ranks import log_stream
 from muster.cli.ranks.log_lines import AttemptReader, LogLine
 from muster.cli.ranks.log_stream import JobLogs, Selection, Tail
 from muster.kube.client import Client
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
 from tests.support import onejob
 
 TIMEOUT_S = 60

@@ -11,7 +11,7 @@ from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, No
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.api.training_job_status import Fault, Timeline, TrainingJobStatus
 from muster.cli.nodes import history as nodehistory
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.meta import ObjectMeta
 
 THEN = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from muster.cli.jobs.pods import check_rank, slot_of_rank
 from muster.cli.jobs.watch import get_job_as_it_runs
 from muster.cli.main import cli, run
 from muster.kube.client import Client
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:

@@ -13,9 +13,9 @@ from muster.api.training_job_status import Fault, Timeline, TrainingJobStatus
 from muster.cli.jobs.list import HEADERS, OPTIONAL
 from muster.cli.jobs.status import print_status
 from muster.cli.output import print_table
-from muster.kube.meta import ObjectMeta
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRACE = "rank 0 ended: KeyError: 'x'\nits last lines:\nTraceback (most recent call last):\nKeyError: 'x'"

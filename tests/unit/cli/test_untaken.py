@@ -10,10 +10,10 @@ import pytest
 from muster.api.names import ANNOTATION_SHADOW
 from muster.api.training_job import TrainingJob
 from muster.cli.jobs.untaken import warning
-from muster.kube.coordination import Lease, LeaseSpec
 from muster.kube.errors import Forbidden, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.struct import from_dict
+from muster.kube.objects.coordination import Lease, LeaseSpec
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.struct import from_dict
 
 CREATED = datetime(2026, 11, 1, 12, 0, 0, tzinfo=UTC)
 

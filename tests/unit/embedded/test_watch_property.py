@@ -12,7 +12,7 @@ from muster.embedded.apiserver.verbs.selection import Selected
 from muster.embedded.objects import Obj
 from muster.embedded.store import Expired, Store
 from muster.embedded.watchhub import Watcher
-from muster.kube.selectors import parse_selector
+from muster.kube.objects.selectors import parse_selector
 
 INDEXES = ("spec.nodeName",)
 

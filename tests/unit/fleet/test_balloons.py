@@ -27,10 +27,10 @@ from muster.fleet.balloons.decide import (
 )
 from muster.fleet.balloons.deployment import deployment_name, known, manifest
 from muster.fleet.configtext import ConfigTextError
-from muster.kube.affinity import Toleration
-from muster.kube.apps import Deployment
-from muster.kube.node import Taint
-from muster.kube.struct import decode, encode
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.apps import Deployment
+from muster.kube.objects.node import Taint
+from muster.kube.objects.struct import decode, encode
 
 GPU = "nvidia.com/gpu"
 POOL = BalloonPool(

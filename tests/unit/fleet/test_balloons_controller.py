@@ -18,8 +18,8 @@ from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.balloons.decide import WAITS_S
 from muster.fleet.balloons.deployment import PRIORITY_CLASS, deployment_name
-from muster.kube.apps import Deployment
 from muster.kube.errors import NotFound
+from muster.kube.objects.apps import Deployment
 from muster.scheduler.controller import SchedulerController
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster

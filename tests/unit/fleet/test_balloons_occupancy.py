@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
 from muster.fleet.balloons.decide import Balloon
 from muster.fleet.balloons.occupancy import Occupancy, RoomPod
-from muster.kube.meta import ObjectMeta
-from muster.kube.struct import decode, encode
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.struct import decode, encode
 
 NODES = ("", "n0", "n1", "n2")
 

@@ -23,10 +23,10 @@ from muster.fleet.joins.record import (
     record_of,
     view_of,
 )
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
-from muster.kube.struct import encode
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
+from muster.kube.objects.struct import encode
 
 NODES = st.lists(
     st.builds(

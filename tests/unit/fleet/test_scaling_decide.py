@@ -12,8 +12,8 @@ from muster.fleet.scaling.plan import Cordon, Delete, ForgetNode, Outcome, Plan,
 from muster.fleet.scaling.providers.base import ProviderError
 from muster.fleet.scaling.providers.simulated import SimulatedGroup
 from muster.fleet.scaling.snapshot import Fault, GangDemand, Group, Instance, Members, NodeView, PoolSpec, View
-from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm, Toleration
-from muster.kube.node import Taint
+from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm, Toleration
+from muster.kube.objects.node import Taint
 from tests.unit.fleet.scalingworld import NODE, POD, World, members, pool
 
 

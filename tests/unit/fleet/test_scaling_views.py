@@ -19,9 +19,9 @@ from muster.fleet.scaling.nodeviews import (
 )
 from muster.fleet.scaling.providers.external import External
 from muster.fleet.scaling.snapshot import Group, Instance, NodeView, PoolSpec, Template
-from muster.kube.node import Node, Taint
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
 from tests.unit.fleet.scalingworld import at_once
 
 USUAL = Taint(key="muster.dev/pool", value="x", effect="NoSchedule")

@@ -17,8 +17,8 @@ from typing import Any
 from aiohttp import web
 
 from muster.embedded.apiserver.verbs.patches import merge_patch
-from muster.kube.config import ClusterConfig
-from muster.kube.credentials import Anonymous, Credentials
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.credentials import Anonymous, Credentials
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 

@@ -13,9 +13,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from muster.kube.client import JSON_PATCH, Client
-from muster.kube.config import ClusterConfig
-from muster.kube.core import ConfigMap
-from muster.kube.credentials import StaticToken, TokenFile
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.credentials import StaticToken, TokenFile
+from muster.kube.connection.pki import CertificateAuthority
 from muster.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -29,9 +29,9 @@ from muster.kube.errors import (
     Unauthorized,
     Unavailable,
 )
-from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics
-from muster.kube.pki import CertificateAuthority
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
 from tests.unit.kube.fakeapi import FakeApi, status
 
 A = ConfigMap(metadata=ObjectMeta(name="a", namespace="default"), data={"k": "1"})

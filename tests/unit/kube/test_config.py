@@ -13,12 +13,12 @@ import yaml
 from aiohttp import web
 
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig, load_config
-from muster.kube.core import ConfigMap
-from muster.kube.credentials import ExecPlugin, ExecPluginSpec
+from muster.kube.connection.config import ClusterConfig, load_config
+from muster.kube.connection.credentials import ExecPlugin, ExecPluginSpec
+from muster.kube.connection.pki import CertificateAuthority
 from muster.kube.errors import ConfigError
 from muster.kube.metrics import KubeMetrics
-from muster.kube.pki import CertificateAuthority
+from muster.kube.objects.core import ConfigMap
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi, status
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
-from muster.kube.core import ConfigMap
 from muster.kube.errors import BadConfig
 from muster.kube.events import EventRecorder
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.loop import VirtualLoop
 

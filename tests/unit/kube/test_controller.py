@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
 from muster.kube.controller import Controller, Reconcile
-from muster.kube.core import ConfigMap
 from muster.kube.errors import Conflict
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import LeaderElector
 from muster.kube.metrics import KubeMetrics
+from muster.kube.objects.core import ConfigMap
 from muster.kube.workqueue import WorkQueue
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi
@@ -100,7 +100,7 @@ async def test_nothing_is_done_before_the_caches_are_complete(
             await release.wait()
 
     api.before.append(hold)
-    from muster.kube.core import Secret
+    from muster.kube.objects.core import Secret
 
     other = Informer(client, Secret, metrics=metrics)
     task = asyncio.create_task(other.run())

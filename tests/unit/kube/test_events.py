@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
 from muster.kube.events import NORMAL, WARNING, EventRecorder
-from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi, status
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from muster.kube.connection.transport import NotLeading, NotSent
 from muster.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -19,7 +20,6 @@ from muster.kube.errors import (
     Unavailable,
 )
 from muster.kube.executor import Executor, Result, WriteOutcome, outcome_of
-from muster.kube.transport import NotLeading, NotSent
 from muster.sim.virtual.loop import VirtualLoop
 
 TIMEOUT_S = 10.0

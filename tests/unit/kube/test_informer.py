@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from muster.kube import informer as informers
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
 from muster.kube.health import Progress
 from muster.kube.index import Index
 from muster.kube.informer import Informer
-from muster.kube.meta import identity
 from muster.kube.metrics import kube_metrics
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import identity
+from muster.kube.objects.pod import Pod
 from muster.kube.watch import WatchDecoder
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi, fake_api, status

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
-from muster.kube.coordination import Lease
-from muster.kube.core import ConfigMap
+from muster.kube.connection.transport import NotLeading
 from muster.kube.errors import NotFound
 from muster.kube.leader import LeaderElector
-from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import kube_metrics
-from muster.kube.transport import NotLeading
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.process import Process

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.core import ConfigMap
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.errors import Invalid
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 
 REFUSED = ("../pods/x", "..", ".", "a/b", "a%2fb", "a\\b", "a\nb", "a\x00")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from muster.kube.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
+from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
 
 AUTHORITY = CertificateAuthority.create("test-ca")
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from muster.kube.core import ConfigMap
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
+from muster.kube.objects.core import ConfigMap
 from muster.kube.planloop import PlanLoop, Rest
 from muster.kube.progress import Progress
 from muster.sim.virtual.cluster import VirtualCluster

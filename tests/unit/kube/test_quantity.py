@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.kube.quantity import (
+from muster.kube.objects.quantity import (
     QuantityError,
     canonical_quantity,
     format_quantity,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.kube.affinity import (
+from muster.kube.objects.affinity import (
     Affinity,
     LabelSelector,
     LabelSelectorRequirement,
@@ -14,10 +14,10 @@ from muster.kube.affinity import (
     NodeSelectorTerm,
     Toleration,
 )
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, Taint
-from muster.kube.pod import PodSpec
-from muster.kube.selectors import (
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.pod import PodSpec
+from muster.kube.objects.selectors import (
     Requirement,
     Selector,
     SelectorError,
@@ -27,7 +27,7 @@ from muster.kube.selectors import (
     parse_selector,
     pod_fits_node_selection,
 )
-from muster.kube.taints import find_untolerated_taint, tolerates
+from muster.kube.objects.taints import find_untolerated_taint, tolerates
 
 LABELS = {"app": "train", "tier": "gpu", "rank": "12", "example.com/zone": "a"}
 

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from muster.kube.auth import TokenRequestStatus, TokenReviewSpec
-from muster.kube.coordination import Lease, LeaseSpec
-from muster.kube.core import ConfigMap, Secret
-from muster.kube.meta import Listing, ObjectMeta, Resource, split_key
-from muster.kube.node import Node, lean
-from muster.kube.pod import Pod
-from muster.kube.struct import decode, encode, from_dict, to_dict
+from muster.kube.objects.auth import TokenRequestStatus, TokenReviewSpec
+from muster.kube.objects.coordination import Lease, LeaseSpec
+from muster.kube.objects.core import ConfigMap, Secret
+from muster.kube.objects.meta import Listing, ObjectMeta, Resource, split_key
+from muster.kube.objects.node import Node, lean
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import decode, encode, from_dict, to_dict
 
 POD = {
     "apiVersion": "v1",

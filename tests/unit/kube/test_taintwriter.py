@@ -10,12 +10,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.errors import Conflict
 from muster.kube.metrics import kube_metrics
-from muster.kube.node import Node, Taint
-from muster.kube.struct import from_dict, to_dict
-from muster.kube.taints import NodeChange
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.struct import from_dict, to_dict
+from muster.kube.objects.taints import NodeChange
 from muster.kube.taintwriter import Outcome, TaintWriter
 from muster.sim.virtual.network import Calm, Fate, InProcessTransport, Trace
 from tests.support.apicore import Cluster, events

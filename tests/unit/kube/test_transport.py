@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster.kube.config import ClusterConfig
-from muster.kube.pki import CertificateAuthority
-from muster.kube.transport import HttpTransport
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.pki import CertificateAuthority
+from muster.kube.connection.transport import HttpTransport
 from tests.support.waiting import until
 
 BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n"

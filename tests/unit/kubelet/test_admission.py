@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from muster.embedded.kubelet.pods.admission import admit
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.resources import pod_request
-from muster.kube.struct import from_dict
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.resources import pod_request
+from muster.kube.objects.struct import from_dict
 
 
 def make_node(**spec: Any) -> Node:

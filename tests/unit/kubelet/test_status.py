@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from muster.embedded.kubelet.pods.status import PodFindings, pod_status, quality_of_service
-from muster.kube.container import ContainerStatus
-from muster.kube.pod import Pod, PodStatus
-from muster.kube.struct import from_dict
+from muster.kube.objects.container import ContainerStatus
+from muster.kube.objects.pod import Pod, PodStatus
+from muster.kube.objects.struct import from_dict
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 RUNNING: dict[str, Any] = {"running": {}}

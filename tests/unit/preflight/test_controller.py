@@ -14,7 +14,7 @@ from muster.cli.nodes.trust import read_trusting
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.preflight.controller import PreflightController
 from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary
-from muster.kube.struct import encode
+from muster.kube.objects.struct import encode
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.explain.loading import load_state
 from muster.scheduler.explain.why_waiting import explain

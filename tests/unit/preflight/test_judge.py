@@ -12,8 +12,8 @@ from muster.fleet.preflight.snapshot import TestView as View
 from muster.fleet.preflight.testpod import ANNOTATION_TEST
 from muster.fleet.preflight.testpod import TestRecord as MadeFor
 from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
 
 MADE_FOR = MadeFor("n1", "uid-1", "boot-1", 2, "nvidia")
 GPUS = (GpuRow("GPU-a", 0, "0000:01:00.0", (4100.0,)), GpuRow("GPU-b", 0, "0000:02:00.0", (None,)))

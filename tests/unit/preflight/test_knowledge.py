@@ -11,8 +11,8 @@ from muster.fleet.balloons.occupancy import RoomPod
 from muster.fleet.preflight.config import parse_config
 from muster.fleet.preflight.knowledge import Knowledge
 from muster.fleet.preflight.snapshot import NodeView
-from muster.kube.node import Node
-from muster.kube.struct import from_dict
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import from_dict
 
 CONFIG = parse_config("image: a\ntolerations: [{key: sku, value: gpu}]")
 WITHIN = "muster.dev/tested-within-hours"

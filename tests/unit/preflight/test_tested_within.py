@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from muster.api.trust import tested_within_h as hours_of
 from muster.api.validate import validate
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
 from muster.trainingjobs.pods.pod import PodSettings, build_pod
 from tests.unit.trainingjobs.world import make_job
 

@@ -9,9 +9,9 @@ import pytest
 from muster.fleet.preflight import testpod
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.waiting import Surroundings, why_not_tested
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
 
 CONFIG = PreflightConfig(image="tests:1", at_once=3)
 

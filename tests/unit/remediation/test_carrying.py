@@ -19,8 +19,8 @@ from muster.fleet.remediation.repairs.replacement import Replacer
 from muster.fleet.remediation.repairs.steps import StepSettings
 from muster.fleet.remediation.snapshot import NodeView
 from muster.kube.events import EventRecorder
-from muster.kube.node import Node
-from muster.kube.struct import to_dict
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import to_dict
 from tests.unit.remediation.remediationworld import World
 from tests.unit.remediation.virtualward import NAMESPACE, WORKER, VirtualWard
 

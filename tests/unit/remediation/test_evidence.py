@@ -30,7 +30,7 @@ from muster.fleet.remediation.evidence.dead_nodes import (
 from muster.fleet.remediation.evidence.sources import evidence_of, judged
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.snapshot import Evidence
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.meta import ObjectMeta
 from tests.unit.remediation.remediationworld import World
 
 NOW = 1_000_000.0

@@ -19,8 +19,8 @@ from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.ladder.session import is_wanted
 from muster.fleet.remediation.plan import Evict, Quarantine, ReplaceMachine, RunStep
 from muster.fleet.remediation.snapshot import Evidence
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeSpec, Taint
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeSpec, Taint
 from tests.unit.remediation.remediationworld import ACT, START, World, pod
 from tests.unit.remediation.test_requests import ask
 

@@ -11,9 +11,9 @@ from muster.fleet.remediation.repairs.replacement import ByProvider
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeSpec
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeSpec
 from tests.unit.remediation.virtualward import OPEN, WORKER, VirtualWard
 
 REPLACE = """

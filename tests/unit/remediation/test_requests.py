@@ -9,7 +9,7 @@ from muster.api.names import remediation_name
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest, RequestedAction
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults
 from muster.fleet.remediation.ladder import record
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.meta import ObjectMeta
 from tests.unit.remediation.remediationworld import ACT, World
 
 OBSERVE = RemediationConfig()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from muster.api.node_remediation import NodeRemediationStatus
-from muster.kube.struct import decode, encode
+from muster.kube.objects.struct import decode, encode
 
 STATES = [("Open", "Open"), ("Released", "Released"), ("NeedsOperator", "Handed")]
 

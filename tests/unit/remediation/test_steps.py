@@ -11,8 +11,8 @@ from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.fleet.remediation.plan import RunStep
 from muster.fleet.remediation.repairs.steps import StepSettings, step_pod, view_of
 from muster.fleet.remediation.snapshot import NodeView
-from muster.kube.pod import Pod
-from muster.kube.struct import decode, encode
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import decode, encode
 from tests.unit.remediation.remediationworld import World
 
 

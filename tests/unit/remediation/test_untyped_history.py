@@ -12,9 +12,9 @@ from muster.api.node_remediation import RemediationStep
 from muster.api.untyped_steps import typed
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.snapshot import QuarantineRecord
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.struct import decode, encode
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import decode, encode
 from tests.unit.remediation.remediationworld import World
 from tests.unit.remediation.test_requests import ask
 

@@ -23,7 +23,7 @@ from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.errors import ApiError, NotFound
-from muster.kube.struct import to_dict
+from muster.kube.objects.struct import to_dict
 from muster.sim import nodeobjects
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.loop import VirtualLoop

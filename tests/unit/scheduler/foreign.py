@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.gangs.adapters import SOURCES
 from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.plan import Plan, WritePlacement

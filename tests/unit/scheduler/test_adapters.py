@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.gangs.adapters import membership
 from muster.scheduler.gangs.adapters.job import index_count
 from muster.scheduler.gangs.adapters.membership import Membership, Role, Shape, WorkloadRef

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.nodes.daemons import DaemonSet
 from tests.unit.scheduler.world import World, node, reason_of
 

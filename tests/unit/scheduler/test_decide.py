@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from muster.api.validate import NO_CLAIMS
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.meta import ObjectMeta
 from muster.scheduler.gangs.placements import timestamp
 from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, Refuse, ReleaseGang, RemoveMember, WritePlacement

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.kube.pod import PodCondition
+from muster.kube.objects.pod import PodCondition
 from muster.scheduler.actions.gang_events import SHOWN_AT_ONCE, Reporter
 from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Plan

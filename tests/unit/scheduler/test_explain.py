@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.explain.hypothetical import suppose_ended, suppose_nodes, suppose_placed
 from muster.scheduler.explain.why_waiting import Explanation, explain, suppose
 from muster.scheduler.pods.wire import SchedulingPod

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
-from muster.kube.resources import pod_request
-from muster.kube.storage import PersistentVolumeClaim
-from muster.kube.struct import from_dict
+from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.objects.resources import pod_request
+from muster.kube.objects.storage import PersistentVolumeClaim
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.pods.volumes import ClaimState, StorageClass, claim_state
 from muster.scheduler.pods.wire import SchedulingPodSpec
 from tests.unit.scheduler.world import GPU, World, node, reason_of

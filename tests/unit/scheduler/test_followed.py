@@ -15,9 +15,9 @@ from fuzz.replica import PODS
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.informers.shared import Followed
 from muster.sim.virtual.network import Calm, InProcessTransport

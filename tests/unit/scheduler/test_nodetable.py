@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.api.names import LABEL_POOL
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.nodes.buckets import Bucket, BucketKey
 from muster.scheduler.nodes.daemons import DaemonSet
 from muster.scheduler.state import ClusterState

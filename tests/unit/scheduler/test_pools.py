@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.kube.node import Node
-from muster.kube.struct import from_dict
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.explain.hypothetical import suppose_nodes
 from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.pods.wire import SchedulingPod

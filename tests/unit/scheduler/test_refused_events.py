@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-from muster.kube.core import Event
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.core import Event
+from muster.kube.objects.meta import ObjectMeta
 from muster.scheduler.actions.evictor import SPARED_S
 from muster.scheduler.explain import refused_evictions
 from muster.scheduler.explain.loading import load_state

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.place import Shortage, choose
 from muster.scheduler.pods.pod_class import PodClass

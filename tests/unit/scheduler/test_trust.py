@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster.api.trust import Identity
-from muster.kube.struct import from_dict
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.hypothetical import suppose_nodes
 from muster.scheduler.explain.loading import suppose

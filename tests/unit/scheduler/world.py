@@ -10,10 +10,10 @@ import msgspec
 
 from muster.api.placement import Placement, PlacementStatus
 from muster.api.preflight import Preflight, PreflightSpec
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.policy import PodDisruptionBudget
-from muster.kube.struct import from_dict
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.policy import PodDisruptionBudget
+from muster.kube.objects.struct import from_dict
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import bound_status, leaving_status, staying_status, timestamp

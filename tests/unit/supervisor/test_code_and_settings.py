@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.kube.pki import CertificateAuthority
+from muster.kube.connection.pki import CertificateAuthority
 from muster.trainingjobs.supervisor.attempts.codearchive import install_code
 from muster.trainingjobs.supervisor.basics import SELF, UsageError
 from muster.trainingjobs.supervisor.settings import Settings

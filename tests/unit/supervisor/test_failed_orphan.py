@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.kube.pki import CertificateAuthority
+from muster.kube.connection.pki import CertificateAuthority
 from muster.trainingjobs.supervisor.loop import Supervisor
 from muster.trainingjobs.supervisor.ranks.hook import FAILING
 from muster.trainingjobs.supervisor.ranks.output import Stream, Streams

@@ -17,12 +17,12 @@ from muster.api.names import TEAMS_CONFIG_MAP
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec
 from muster.cli.teams.team_key import read_team_key
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.core import ConfigMap
-from muster.kube.meta import ObjectMeta
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.sim.virtual.network import Calm, InProcessTransport, Trace
 from muster.teams import allocation, writing
 from muster.teams.config import parse

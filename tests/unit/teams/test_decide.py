@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM
-from muster.kube.node import NodeSpec, Taint
+from muster.kube.objects.node import NodeSpec, Taint
 from muster.teams.plan import Plan, Why
 from tests.unit.teams.world import NOW, World, node, shares
 

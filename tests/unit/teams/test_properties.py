@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.api.names import LABEL_TEAM
-from muster.kube.node import Taint
+from muster.kube.objects.node import Taint
 from muster.teams.decide import decide
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Plan

@@ -16,9 +16,9 @@ from muster.api.crd import KINDS, definition
 from muster.api.names import ANNOTATION_TEAM_RECORD
 from muster.embedded.apiserver.request import Request
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 from muster.sim.virtual.network import Calm, Fate, InProcessTransport, Trace, WatchFate
 from muster.teams import writing
 from tests.support.apicore import Cluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from muster.teams.wellness import Wellness, well
 
 

@@ -9,10 +9,10 @@ import msgspec
 
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeSpec, Taint
-from muster.kube.pod import Pod, PodSpec, PodStatus
-from muster.kube.taints import NodeChange
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeSpec, Taint
+from muster.kube.objects.pod import Pod, PodSpec, PodStatus
+from muster.kube.objects.taints import NodeChange
 from muster.teams.config import parse
 from muster.teams.decide import decide
 from muster.teams.holdings import Holdings

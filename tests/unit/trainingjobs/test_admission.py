@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from muster.kube.meta import Condition
+from muster.kube.objects.meta import Condition
 from muster.trainingjobs.decide import decide
 from muster.trainingjobs.plan import WriteStatus
 from muster.trainingjobs.snapshot import Wait

@@ -21,7 +21,7 @@ from muster.api.training_job_status import (
     Timeline,
     TrainingJobStatus,
 )
-from muster.kube.meta import Condition
+from muster.kube.objects.meta import Condition
 from muster.trainingjobs.attempts import recovery
 from muster.trainingjobs.faults.table import TABLE
 from muster.trainingjobs.plan import RecordEvent

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from muster.kube.affinity import Toleration
-from muster.kube.node import Taint
-from muster.kube.pod import Pod
-from muster.kube.struct import from_dict
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.node import Taint
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import from_dict
+from muster.kube.objects.taints import find_untolerated_taint
 from muster.trainingjobs.pods.pod import PodSettings, build_pod
 from tests.unit.trainingjobs.world import make_job
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from muster.kube.pod import Pod
-from muster.kube.struct import to_dict
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import to_dict
 from muster.trainingjobs.metrics import API_WRITES_PER_FAULT
 from muster.trainingjobs.plan import (
     CreatePod,

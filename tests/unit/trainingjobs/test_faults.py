@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from muster.kube.core import Event, ObjectReference
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeCondition, NodeStatus
+from muster.kube.objects.core import Event, ObjectReference
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeCondition, NodeStatus
 from muster.trainingjobs.faults import page
 from muster.trainingjobs.faults.hardware import from_event, from_node
 from muster.trainingjobs.faults.rules import Evidence, judge, outranks, row_named, row_of

@@ -18,9 +18,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
-from muster.kube.meta import ObjectMeta
-from muster.kube.pki import CertificateAuthority
-from muster.kube.pod import Pod
+from muster.kube.connection.pki import CertificateAuthority
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
 from muster.sim.longpoll import Link
 from muster.sim.poller import Poller
 from muster.trainingjobs.plan import Directive

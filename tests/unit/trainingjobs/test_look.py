@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.kube.pki import CertificateAuthority
+from muster.kube.connection.pki import CertificateAuthority
 from muster.sdk import records
 from muster.trainingjobs.supervisor.attempts import checkpoints as look
 from muster.trainingjobs.supervisor.attempts.checkpoints import Look, is_there

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job_status import NodeUse, TrainingJobStatus
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.struct import from_dict
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import from_dict
 from muster.trainingjobs.plan import DeletePod
 from muster.trainingjobs.pods.node_use import NodeCounts, gpu_counts, node_use
 from muster.trainingjobs.pods.pod import build_pod

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from muster.kube.pod import PodStatus
+from muster.kube.objects.pod import PodStatus
 from muster.trainingjobs.cache import NEVER, renewed
 from muster.trainingjobs.observed import Observed
 from tests.unit.trainingjobs.world import T0, World, make_job, make_node, moment

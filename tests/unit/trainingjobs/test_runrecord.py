@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.api.run_record import RANK_RANGES_MAX, RunRecord, SlotRange
 from muster.api.training_job_status import TrainingJobStatus
-from muster.kube.struct import encode
+from muster.kube.objects.struct import encode
 from muster.trainingjobs.attempts.run_record import in_rank_order, ranges, rank_order
 from muster.trainingjobs.plan import Directive
 from muster.trainingjobs.pods.slots import Slot

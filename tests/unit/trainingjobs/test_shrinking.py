@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from muster.api.placement import GivenUpSlot, Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job_status import Progress
-from muster.kube.meta import ObjectMeta
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.plan import CreatePod, DeletePod, Direct, RecordEvent, WriteStatus
 from muster.trainingjobs.pods.pod import excluded_nodes
 from muster.trainingjobs.pods.slots import attempt_of, slot_of

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from muster.api.fixed_spec import KEPT_BYTES_MAX, effective, fixed
-from muster.kube.struct import encode, from_dict, to_dict
+from muster.kube.objects.struct import encode, from_dict, to_dict
 from muster.trainingjobs.plan import CreatePod, RecordEvent
 from muster.trainingjobs.status import builder
 from tests.unit.trainingjobs.world import World, make_job

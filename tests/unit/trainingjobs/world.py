@@ -11,10 +11,10 @@ from muster.api.fixed_spec import effective
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import CheckpointSource, CheckpointStatus, Progress, TrainingJobStatus
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeCondition, NodeStatus
-from muster.kube.pod import Pod, PodCondition, PodStatus
-from muster.kube.struct import decode, encode, from_dict
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeCondition, NodeStatus
+from muster.kube.objects.pod import Pod, PodCondition, PodStatus
+from muster.kube.objects.struct import decode, encode, from_dict
 from muster.trainingjobs.attempts.checkpoints import with_newest
 from muster.trainingjobs.attempts.ends import Ends
 from muster.trainingjobs.decide import decide

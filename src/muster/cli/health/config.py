@@ -19,7 +19,7 @@ from muster.fleet.remediation import config as remediation
 
 if TYPE_CHECKING:
     from muster.kube.client import Client
-    from muster.kube.core import ConfigMap
+    from muster.kube.objects.core import ConfigMap
 
 
 class ConfigProblem(msgspec.Struct, frozen=True, rename="camel"):
@@ -90,8 +90,8 @@ def _lines(problems: Sequence[ConfigProblem], namespace: str) -> Iterator[str]:
 
 
 async def _found(client: Client, name: str, namespace: str) -> ConfigMap | None:
-    from muster.kube.core import ConfigMap
     from muster.kube.errors import NotFound
+    from muster.kube.objects.core import ConfigMap
 
     try:
         return await client.get(ConfigMap, name, namespace)

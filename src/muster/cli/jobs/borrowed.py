@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from muster.api.words import counted
 from muster.cli.teams.team_key import read_team_key
 from muster.kube.errors import Forbidden
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 
 if TYPE_CHECKING:
     from muster.kube.client import Client
-    from muster.kube.pod import Pod
+    from muster.kube.objects.pod import Pod
 
 
 async def lenders(client: Client, pods: Iterable[Pod]) -> dict[str, int] | None:

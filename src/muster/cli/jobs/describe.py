@@ -14,7 +14,7 @@ from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import Fault, Restarts, Timeline
 from muster.api.words import counted, rank_text
 from muster.cli.output import age
-from muster.kube.struct import to_dict
+from muster.kube.objects.struct import to_dict
 
 FINISHED = ("Succeeded", "Failed")
 STAGES = ("fault", "detected", "stopped", "backoff", "placed", "ready", "running", "useful")

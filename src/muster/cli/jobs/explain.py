@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
     from muster.kube.client import Client
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
     from muster.scheduler.explain.why_waiting import Explanation
     from muster.scheduler.gangs.gang import Gang
     from muster.scheduler.pods.wire import SchedulingPod
@@ -93,7 +93,7 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     from muster.cli.jobs.watch import get_job
     from muster.cli.nodes.trust import read_trusting
     from muster.cli.teams.team_key import read_team_key
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
     from muster.scheduler.explain.hypothetical import suppose_placed
     from muster.scheduler.explain.loading import load_state
     from muster.scheduler.explain.why_waiting import Explanation, explain
@@ -212,7 +212,7 @@ def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
 
 def _pod_of(job: TrainingJob, team_key: str) -> SchedulingPod:
     """A pod of a job that does not exist, named like the job."""
-    from muster.kube.struct import from_dict
+    from muster.kube.objects.struct import from_dict
     from muster.scheduler.pods.wire import SchedulingPod
     from muster.trainingjobs.pods.pod import PodSettings, build_pod
 

@@ -68,8 +68,8 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
 
 async def _check_namespace(client: Client, namespace: str) -> None:
     """Raise CliError if the namespace does not exist: listing it looks like listing an empty one."""
-    from muster.kube.core import Namespace
     from muster.kube.errors import Forbidden, NotFound
+    from muster.kube.objects.core import Namespace
 
     try:
         await client.get(Namespace, namespace)

@@ -15,7 +15,7 @@ from muster.api.names import API_VERSION, JOB_NAME_MAX
 from muster.api.training_job import TrainingJob
 from muster.api.validate import schema_problem, validate
 from muster.cli.errors import BadInput
-from muster.kube.struct import from_dict, to_dict
+from muster.kube.objects.struct import from_dict, to_dict
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own alphabet for generated names: no vowels, no look-alikes
 

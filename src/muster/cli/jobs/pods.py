@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from muster.api.names import ANNOTATION_ATTEMPT, LABEL_GANG, LABEL_SLOT, WORKER_CONTAINER
 from muster.cli.errors import CliError, ExitCode
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob

@@ -355,7 +355,7 @@ async def check_lending(client: Client, spec: dict[str, Any]) -> None:
     """
     from muster.api.names import BORROWER_CLASS
     from muster.kube.errors import Forbidden, NotFound
-    from muster.kube.scheduling import PriorityClass
+    from muster.kube.objects.scheduling import PriorityClass
 
     name = spec.get("priorityClassName") or BORROWER_CLASS
     try:
@@ -372,7 +372,7 @@ async def check_lending(client: Client, spec: dict[str, Any]) -> None:
 
 async def _warn_if_too_large(client: Client, job: TrainingJob) -> None:
     """Say so where the cluster, even empty, has too few nodes for the job: slots of a gang never share one."""
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
     nodes = (await client.list(Node)).items
     spec, wanted = job.spec, job.spec.gpus_per_node or 0

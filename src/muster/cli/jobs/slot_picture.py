@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from muster.api.training_job import TrainingJob
-    from muster.kube.node import Node
-    from muster.kube.pod import Pod
+    from muster.kube.objects.node import Node
+    from muster.kube.objects.pod import Pod
 
 CELL_WIDTH = 16
 _COLORS = {"running": "green", "gone": "bold red", "free": "dim"}

@@ -21,7 +21,7 @@ from muster.cli.target import Target, cluster_options, resolve
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
-    from muster.kube.pod import Pod
+    from muster.kube.objects.pod import Pod
 
 SLOTS_SHOWN = 32
 _LABEL_WIDTH = 13

@@ -9,9 +9,9 @@ from typing import Any
 from muster.api.training_job import TrainingJob
 from muster.cli.errors import CliError, ExitCode
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
-from muster.kube.struct import to_dict
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.struct import to_dict
 
 
 class NameTakenError(CliError):

@@ -13,7 +13,7 @@ from muster.cli.target import if_allowed
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.kube.client import Client
-    from muster.kube.coordination import Lease
+    from muster.kube.objects.coordination import Lease
 
 PATIENCE_S: Final = 30.0
 """A controller takes a job within a second; a new leader may need one lease duration first."""
@@ -38,8 +38,8 @@ async def warning(client: Client, job: TrainingJob, now: datetime) -> str:
 
 async def reason(client: Client, now: datetime) -> str:
     """Why no controller takes jobs, and what to do."""
-    from muster.kube.coordination import Lease
     from muster.kube.errors import Forbidden, NotFound
+    from muster.kube.objects.coordination import Lease
 
     try:
         lease = await client.get(Lease, CONTROLLER_LEASE, SYSTEM_NAMESPACE)

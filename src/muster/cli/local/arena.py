@@ -79,7 +79,7 @@ class EmbeddedArena:
 
     def cluster(self) -> Cluster:
         """Returns how to reach the cluster as its administrator."""
-        from muster.kube.config import load_config
+        from muster.kube.connection.config import load_config
 
         return Cluster(load_config(self._layout.kubeconfig), "default", "an embedded cluster", self._layout)
 

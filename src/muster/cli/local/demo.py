@@ -162,7 +162,7 @@ class Story:
         from muster.cli.jobs.pods import members
         from muster.cli.jobs.slot_picture import cells, picture
         from muster.kube.errors import ApiError
-        from muster.kube.node import Node
+        from muster.kube.objects.node import Node
 
         while view.live:
             if self.job is not None:

@@ -63,7 +63,7 @@ def return_(name: str, target: Target) -> int:
 
 async def _is_deleted(cluster: Cluster, name: str) -> bool:
     from muster.kube.errors import NotFound
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
     async with cluster.client() as client:
         try:

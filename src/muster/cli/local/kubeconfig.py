@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from muster.cli.errors import CliError, ExitCode
-from muster.kube.config import kubeconfig_files
+from muster.kube.connection.config import kubeconfig_files
+from muster.kube.connection.kubeconfig import is_there
 from muster.kube.errors import ConfigError
-from muster.kube.kubeconfig import is_there
 
 _LOCK_WAIT_S = 10.0
 _SECTIONS = ("clusters", "users", "contexts")

@@ -24,7 +24,7 @@ from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec
 from muster.embedded.realplane import NODE_ACCOUNT, NODE_RULES, SERVICE_ACCOUNT
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 
 _READY_S = 90.0
 

@@ -172,7 +172,7 @@ async def _repair(layout: Layout) -> list[str]:
     """Install Muster's kinds in a cluster that runs; returns those that were missing."""
     from muster.embedded.readiness import install_kinds
     from muster.kube.client import Client
-    from muster.kube.config import load_config
+    from muster.kube.connection.config import load_config
 
     async with Client(load_config(layout.kubeconfig)) as client:
         return await install_kinds(client)
@@ -191,7 +191,7 @@ def _shape(spec: ClusterSpec) -> str:
 def _log_size(value: str | None) -> str | None:
     """The size of a container's log; raises BadInput where it is none or too small."""
     from muster.embedded.kubelet.settings import LOG_MIN_BYTES
-    from muster.kube.quantity import QuantityError, to_int
+    from muster.kube.objects.quantity import QuantityError, to_int
 
     if value is None:
         return None

@@ -111,7 +111,7 @@ async def _read(cluster: Cluster, name: str) -> Sequence[Entry]:
 
 async def _must_exist(client: Client, name: str) -> None:
     from muster.kube.errors import NotFound
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
     try:
         await client.get(Node, name)

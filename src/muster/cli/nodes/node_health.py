@@ -17,7 +17,7 @@ from muster.fleet.health.decide import Decision
 from muster.fleet.health.policy import Policy
 from muster.fleet.remediation.evidence.sources import judged
 from muster.fleet.remediation.ladder.states import state_of
-from muster.kube.meta import KubeObject
+from muster.kube.objects.meta import KubeObject
 
 if TYPE_CHECKING:
     from muster.api.node_health import NodeHealth
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster.api.preflight import Preflight
     from muster.cli.target import Cluster
     from muster.kube.client import Client
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
 K = TypeVar("K", bound=KubeObject)
 
@@ -67,7 +67,7 @@ async def read_node(cluster: Cluster, namespace: str, name: str) -> tuple[NodeRe
     from muster.api.node_remediation import NodeRemediation
     from muster.api.preflight import Preflight
     from muster.kube.errors import NotFound
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
     async with cluster.client() as client:
         try:
@@ -88,7 +88,7 @@ async def read_fleet(cluster: Cluster, namespace: str) -> FleetReport:
     from muster.api.node_health import NodeHealth
     from muster.api.node_remediation import NodeRemediation
     from muster.api.preflight import Preflight
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
     async with cluster.client() as client:
         use, nodes, healths, tests, sessions = await asyncio.gather(

@@ -14,9 +14,9 @@ from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, Doubt, doubt, identity, needs_test, tested
 from muster.fleet.joins.record import is_held
 from muster.fleet.remediation.ladder.states import NodeCare, state_of
-from muster.kube.node import Node
-from muster.kube.quantity import to_int
-from muster.kube.taints import HARD_EFFECTS
+from muster.kube.objects.node import Node
+from muster.kube.objects.quantity import to_int
+from muster.kube.objects.taints import HARD_EFFECTS
 from muster.teams.holdings import Holdings
 from muster.teams.poolstate import Held
 from muster.teams.usage import Rank

@@ -16,10 +16,10 @@ from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.remediation.ladder import states
 from muster.fleet.scaling.nodeviews import record_of
 from muster.fleet.scaling.status import PoolStatus, ScalingStatus
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, Taint
-from muster.kube.pod import Pod
-from muster.kube.taints import HARD_EFFECTS
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.taints import HARD_EFFECTS
 from muster.teams.audit import NodeAccount
 
 _CORDON_TAINT = "node.kubernetes.io/unschedulable"

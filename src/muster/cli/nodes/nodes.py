@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
     from muster.fleet.joins.account import JoinAccount
     from muster.kube.client import Client
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
     from muster.teams.audit import NodeAccount
     from muster.teams.holdings import Holdings
 
@@ -133,9 +133,9 @@ async def _state(client: Client, namespace: str, holdings: Holdings, name: str) 
     from muster.api.preflight import Preflight
     from muster.cli.nodes.node_state import managers_of, state_of
     from muster.fleet.scaling.status import read_status
-    from muster.kube.node import Node
-    from muster.kube.pod import Pod
-    from muster.kube.struct import decode
+    from muster.kube.objects.node import Node
+    from muster.kube.objects.pod import Pod
+    from muster.kube.objects.struct import decode
 
     session = remediation_name(name, holdings.nodes[name].node.uid)
     body, pods, scaling, remediation, test = await asyncio.gather(
@@ -159,8 +159,8 @@ async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]
     from muster.fleet.joins.account import account_of
     from muster.fleet.joins.config import CONFIG_MAP
     from muster.fleet.joins.record import is_held, pace_of
-    from muster.kube.coordination import Lease
-    from muster.kube.core import ConfigMap
+    from muster.kube.objects.coordination import Lease
+    from muster.kube.objects.core import ConfigMap
 
     if not is_held(node):
         return account_of(node, nodes, None)

@@ -119,7 +119,7 @@ async def _session(client: Client, name: str) -> NodeRemediation | None:
 
 async def _uid(client: Client, name: str) -> str:
     from muster.kube.errors import NotFound
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
     try:
         return (await client.get(Node, name)).uid
@@ -131,8 +131,8 @@ async def _asked(client: Client, name: str, uid: str, action: RequestedAction, r
     """Write the request into the node's session, which is made where there is none."""
     from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest
     from muster.kube.errors import AlreadyExists, NotFound
-    from muster.kube.meta import ObjectMeta
-    from muster.kube.struct import to_dict
+    from muster.kube.objects.meta import ObjectMeta
+    from muster.kube.objects.struct import to_dict
 
     by = await _who(client)
     request = RemediationRequest(action=action, by=by, time=datetime.now(UTC), reason=reason)

@@ -17,13 +17,13 @@ from muster.fleet.preflight.judge import read_test
 from muster.fleet.preflight.refusing import REFUSED_MAX_S
 from muster.fleet.preflight.telling import INCONCLUSIVE, REFUSED
 from muster.fleet.preflight.waiting import Surroundings, why_not_tested
-from muster.kube.core import ConfigMap, Event
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ConfigMap, Event
+from muster.kube.objects.pod import Pod
 
 if TYPE_CHECKING:
     from muster.api.preflight import Preflight
     from muster.kube.client import Client
-    from muster.kube.node import Node
+    from muster.kube.objects.node import Node
 
 _REFUSED_FOR_S: Final = 2 * REFUSED_MAX_S
 """A refusal is reported again while it lasts; an older Event is over."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from muster.api.names import SYSTEM_NAMESPACE
 from muster.fleet.preflight.config import CONFIG_MAP, REQUIRED_KEY
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError
+from muster.kube.objects.core import ConfigMap
 
 
 async def read_trusting(client: Client, namespace: str = SYSTEM_NAMESPACE) -> str | None:

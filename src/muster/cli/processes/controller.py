@@ -27,7 +27,7 @@ from muster.cli.names import namespace as namespace_name
 from muster.cli.processes.listening import address
 from muster.cli.teams.team_key import read_team_key, until_team_key_changes
 from muster.kube.client import Client
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector

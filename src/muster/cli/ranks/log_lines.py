@@ -11,7 +11,7 @@ import aiohttp
 
 from muster.api.names import WORKER_CONTAINER
 from muster.kube.client import Client
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 MARKER = re.compile(r"^--- muster: attempt (\d+)\b(?:: node (\d+) of \d+)?")
 _RANK = re.compile(r"^\[rank (\d+)\] ")

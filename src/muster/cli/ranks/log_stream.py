@@ -21,7 +21,7 @@ from muster.kube.errors import Invalid, NotFound, ServerTimeout, TooManyRequests
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.kube.client import Client
-    from muster.kube.pod import Pod
+    from muster.kube.objects.pod import Pod
 
 STREAMS_MAX = 32
 _POLL_S = 1.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.ranks.log_stream import Selection
     from muster.cli.target import Cluster
-    from muster.kube.pod import Pod
+    from muster.kube.objects.pod import Pod
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 

@@ -23,7 +23,7 @@ from muster.api.names import WORKER_CONTAINER
 from muster.cli.errors import CliError
 from muster.kube.client import Client
 from muster.kube.errors import Forbidden
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 PROTOCOL = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255

@@ -19,7 +19,7 @@ from muster.cli.target import Target, cluster_options, resolve
 if TYPE_CHECKING:
     from muster.cli.target import Cluster
     from muster.kube.client import Client
-    from muster.kube.pod import Pod
+    from muster.kube.objects.pod import Pod
 
 PODS_AT_ONCE = 16
 DEADLINE_S = 60.0

@@ -8,9 +8,9 @@ from collections import Counter
 
 from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE, TEAMS_CONFIG_MAP
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node
 from muster.teams.record import read_record
 from muster.teams.source import source_of
 

@@ -15,10 +15,10 @@ import uvloop
 from muster.embedded.kubelet.kubelet import Kubelet
 from muster.embedded.kubelet.pods.network import NetworkError
 from muster.embedded.kubelet.settings import LOG_MIN_BYTES, LOG_MIN_FILES, Settings
-from muster.kube.config import load_config
+from muster.kube.connection.config import load_config
 from muster.kube.errors import ConfigError
-from muster.kube.node import Taint
-from muster.kube.quantity import QuantityError, parse_quantity, to_int
+from muster.kube.objects.node import Taint
+from muster.kube.objects.quantity import QuantityError, parse_quantity, to_int
 
 _FIRST_OCTET = 10  # node K has 127.(10+K).0.0/16
 

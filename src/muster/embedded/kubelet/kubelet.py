@@ -21,11 +21,11 @@ from muster.embedded.kubelet.serving.server import KubeletServer
 from muster.embedded.kubelet.settings import Settings
 from muster.embedded.kubelet.sweep import end_orphans, sweep
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
 from muster.kube.events import EventRecorder
 from muster.kube.informer import Informer
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _ORPHAN_PERIOD_S = 1.0

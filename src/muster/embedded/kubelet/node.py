@@ -14,11 +14,11 @@ from typing import Any
 
 from muster.embedded.kubelet.settings import Settings
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
-from muster.kube.coordination import Lease, LeaseSpec
 from muster.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from muster.kube.meta import ObjectMeta, OwnerReference
-from muster.kube.node import Node
-from muster.kube.struct import to_dict
+from muster.kube.objects.coordination import Lease, LeaseSpec
+from muster.kube.objects.meta import ObjectMeta, OwnerReference
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import to_dict
 
 VERSION = "v1.36.3"
 """The kubelet whose behaviour this one follows."""

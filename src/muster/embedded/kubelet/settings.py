@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from muster.kube.node import Taint
+from muster.kube.objects.node import Taint
 
 LOG_MIN_BYTES = 64 << 10
 """The smallest size of a container's log: a part of a line (16 KiB) always fits."""

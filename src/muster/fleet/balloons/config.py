@@ -22,8 +22,8 @@ import msgspec
 from muster.fleet.configschema import Quantities, Selector, Whole, schema
 from muster.fleet.configtext import ConfigText
 from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
-from muster.kube.affinity import Toleration
-from muster.kube.resources import amount
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.resources import amount
 
 CONFIG_MAP = "muster-balloons"
 CONFIG_KEY = "balloons.yaml"

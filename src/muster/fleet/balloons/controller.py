@@ -18,7 +18,6 @@ from muster.fleet.balloons.decide import Action, Cap, Drop, Mark, NodeView, Put,
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL, known, manifest
 from muster.fleet.balloons.metrics import balloon_metrics
 from muster.fleet.balloons.occupancy import Occupancy, RoomPod
-from muster.kube.apps import Deployment
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
@@ -28,11 +27,12 @@ from muster.kube.executor import Executor
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.kube.meta import identity
-from muster.kube.node import Node, lean
+from muster.kube.objects.apps import Deployment
+from muster.kube.objects.meta import identity
+from muster.kube.objects.node import Node, lean
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.resources import allocatable
 from muster.kube.planloop import PlanLoop, Rest
-from muster.kube.pod import Pod
-from muster.kube.resources import allocatable
 
 log = logging.getLogger(__name__)
 

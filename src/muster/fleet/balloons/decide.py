@@ -15,8 +15,8 @@ from types import MappingProxyType
 import msgspec
 
 from muster.fleet.balloons.config import BalloonPool
-from muster.kube.node import Taint
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.node import Taint
+from muster.kube.objects.taints import find_untolerated_taint
 
 WAITS_S = 15.0
 """If a balloon waits longer than this, the scheduler does not want to place it: a gang in its queue comes first."""

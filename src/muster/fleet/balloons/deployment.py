@@ -10,8 +10,8 @@ import msgspec
 from muster.api.names import LABEL_BALLOON, LABEL_MANAGED_BY, MANAGED_BY, SCHEDULER_NAME
 from muster.fleet.balloons.config import BalloonPool
 from muster.fleet.balloons.decide import Known
-from muster.kube.apps import Deployment
-from muster.kube.struct import to_dict
+from muster.kube.objects.apps import Deployment
+from muster.kube.objects.struct import to_dict
 
 PRIORITY_CLASS = "muster-balloon"
 LABEL_BALLOON_POOL = "muster.dev/balloon-pool"

@@ -13,10 +13,10 @@ from muster.api.placement import Placement
 from muster.fleet.balloons.decide import Balloon
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL
 from muster.kube.clock import steady_time
-from muster.kube.container import QuantityValue, ResourceRequirements
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.resources import pod_request
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.container import QuantityValue, ResourceRequirements
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.resources import pod_request
+from muster.kube.objects.struct import KubeStruct
 
 
 class _Container(KubeStruct):

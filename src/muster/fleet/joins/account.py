@@ -10,7 +10,7 @@ import msgspec
 from muster.api.words import counted
 from muster.fleet.joins.record import PaceRecord, record_of, view_of
 from muster.kube.clock import instant
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 
 
 class JoinAccount(msgspec.Struct, frozen=True, rename="camel"):

@@ -32,18 +32,18 @@ from muster.fleet.joins.scrape import Reading, between, read
 from muster.kube.client import Client
 from muster.kube.clock import instant, steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
-from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError, ServerTimeout, TooManyRequests, Unavailable
 from muster.kube.events import WARNING, EventRecorder
 from muster.kube.executor import Executor
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.kube.meta import identity
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import identity
+from muster.kube.objects.node import Node
+from muster.kube.objects.struct import encode
+from muster.kube.objects.taints import NodeChange
 from muster.kube.planloop import PlanLoop, Rest
-from muster.kube.struct import encode
-from muster.kube.taints import NodeChange
 from muster.kube.taintwriter import Outcome, TaintWriter
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import msgspec
 
 from muster.fleet.joins.decide import NodeView
 from muster.fleet.joins.pace import Pace
-from muster.kube.core import ConfigMap
-from muster.kube.node import Node, Taint
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node, Taint
 
 TAINT_JOINING = "muster.dev/joining"
 ANNOTATION_JOIN_RECORD = "muster.dev/join-record"

@@ -27,7 +27,7 @@ from muster.fleet.configschema import Positive, Whole, schema
 from muster.fleet.configtext import ConfigText
 from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
 from muster.gputest.backend import check_name
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.struct import KubeStruct
 
 CONFIG_MAP = "muster-preflight"
 CONFIG_KEY = "preflight.yaml"

@@ -35,21 +35,21 @@ from muster.fleet.preflight.testpod import TestRecord, made_with, manifest
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
-from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError, NotFound
 from muster.kube.events import EventRecorder
 from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.kube.meta import ObjectMeta, OwnerReference
-from muster.kube.meta import identity as bare
-from muster.kube.node import Node
-from muster.kube.node import lean as lean_node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta, OwnerReference
+from muster.kube.objects.meta import identity as bare
+from muster.kube.objects.node import Node
+from muster.kube.objects.node import lean as lean_node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.resources import allocatable
+from muster.kube.objects.taints import NodeChange
 from muster.kube.planloop import PlanLoop, Rest
-from muster.kube.pod import Pod
-from muster.kube.resources import allocatable
-from muster.kube.taints import NodeChange
 from muster.kube.taintwriter import TaintWriter
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from muster.fleet.preflight.snapshot import End, TestView
 from muster.fleet.preflight.testpod import ANNOTATION_TEST, CONTAINER, TestRecord
 from muster.gputest.codes import Code
 from muster.gputest.summary import Summary, read
-from muster.kube.container import ContainerStateTerminated, ContainerStatus
-from muster.kube.pod import Pod
+from muster.kube.objects.container import ContainerStateTerminated, ContainerStatus
+from muster.kube.objects.pod import Pod
 
 _WORDS_MAX = 300
 

@@ -32,11 +32,11 @@ from muster.fleet.preflight.suspicion import FleetFigures, suspicion
 from muster.fleet.preflight.testpod import PREFIX, tolerations
 from muster.fleet.remediation.ladder.exits import tested_after
 from muster.fleet.remediation.ladder.record import is_quarantined, seconds
-from muster.kube.affinity import Toleration
-from muster.kube.node import Node, Taint
-from muster.kube.pod import Pod
-from muster.kube.resources import allocatable
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.resources import allocatable
+from muster.kube.objects.taints import find_untolerated_taint
 
 PENDING = Taint(key=TAINT_PREFLIGHT, value=PREFLIGHT_PENDING, effect="NoSchedule")
 

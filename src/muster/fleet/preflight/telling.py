@@ -6,8 +6,8 @@ import logging
 
 from muster.api.preflight import PreflightSpec
 from muster.fleet.preflight.snapshot import TestView
-from muster.kube.core import ObjectReference
 from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.objects.core import ObjectReference
 
 log = logging.getLogger(__name__)
 

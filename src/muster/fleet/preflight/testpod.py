@@ -18,8 +18,8 @@ from muster.api.names import (
 from muster.api.trust import GPU
 from muster.fleet.preflight.config import PreflightConfig
 from muster.gputest.levels import LEVELS
-from muster.kube.affinity import Toleration
-from muster.kube.struct import to_dict
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.struct import to_dict
 
 PRIORITY_CLASS: Final = "muster-preflight"
 PREFIX: Final = "muster-preflight-"

@@ -10,10 +10,10 @@ from muster.api.trust import GPU
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.judge import read_test
 from muster.fleet.preflight.testpod import tolerations
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.resources import allocatable
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.resources import allocatable
+from muster.kube.objects.taints import find_untolerated_taint
 
 _PULLING: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}

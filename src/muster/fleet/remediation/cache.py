@@ -26,11 +26,11 @@ from muster.fleet.remediation.ladder.record import ANNOTATION_RECORD
 from muster.fleet.remediation.repairs.steps import view_of
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
 from muster.fleet.scaling.nodeviews import placement_keeps
-from muster.kube.meta import is_later
-from muster.kube.node import Node, NodeStatus, NodeSystemInfo
-from muster.kube.pod import Pod
-from muster.kube.quantity import QuantityError, to_int
-from muster.kube.taints import HARD_EFFECTS
+from muster.kube.objects.meta import is_later
+from muster.kube.objects.node import Node, NodeStatus, NodeSystemInfo
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.quantity import QuantityError, to_int
+from muster.kube.objects.taints import HARD_EFFECTS
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _OURS = frozenset({TAINT_PREFLIGHT, TAINT_JOINING, UNSCHEDULABLE})

@@ -27,7 +27,7 @@ import yaml
 
 from muster.fleet.configschema import Positive, Seconds, Whole, schema
 from muster.fleet.configtext import ConfigText
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.struct import KubeStruct
 
 CONFIG_KEY = "remediation.yaml"
 PAGE = "docs/remediation.md"

@@ -39,15 +39,15 @@ from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer
-from muster.kube.core import ConfigMap
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.kube.meta import identity
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import identity
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest
-from muster.kube.pod import Pod
 
 C = TypeVar("C")
 

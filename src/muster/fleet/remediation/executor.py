@@ -37,15 +37,15 @@ from muster.fleet.remediation.snapshot import NodeView, QuarantineRecord
 from muster.fleet.scaling.providers.base import ProviderError
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.clock import instant
-from muster.kube.core import ConfigMap, ObjectReference
 from muster.kube.errors import NotFound
 from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.executor import Executor, WriteOutcome
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.struct import encode
-from muster.kube.taints import NodeChange
+from muster.kube.objects.core import ConfigMap, ObjectReference
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import encode
+from muster.kube.objects.taints import NodeChange
 from muster.kube.taintwriter import Outcome, TaintWriter
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.fleet.remediation.snapshot import PodView
 from muster.fleet.scaling.nodeviews import pod_keeps
 from muster.kube.client import Client
-from muster.kube.coordination import Lease
 from muster.kube.errors import ApiError, ConfigError
-from muster.kube.leanpod import LeanPod
+from muster.kube.objects.coordination import Lease
+from muster.kube.objects.leanpod import LeanPod
 
 log = logging.getLogger(__name__)
 

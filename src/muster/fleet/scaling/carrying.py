@@ -16,8 +16,8 @@ from muster.fleet.scaling.snapshot import Fault, PoolSpec
 from muster.kube.client import Client
 from muster.kube.clock import instant
 from muster.kube.errors import ApiError, ConfigError, Conflict, NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 
 log = logging.getLogger(__name__)
 

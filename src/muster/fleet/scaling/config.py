@@ -31,10 +31,10 @@ from muster.api.names import LABEL_TEAM
 from muster.fleet.configschema import Quantities, Seconds, Whole, schema
 from muster.fleet.configtext import ConfigText, ConfigTextError
 from muster.fleet.scaling.snapshot import POLL_S, PoolSpec, Template
-from muster.kube.node import Taint
-from muster.kube.quantity import QuantityError, to_int
-from muster.kube.resources import amount
-from muster.kube.taints import HARD_EFFECTS, PREFER_NO_SCHEDULE
+from muster.kube.objects.node import Taint
+from muster.kube.objects.quantity import QuantityError, to_int
+from muster.kube.objects.resources import amount
+from muster.kube.objects.taints import HARD_EFFECTS, PREFER_NO_SCHEDULE
 
 CONFIG_MAP = "muster-scaling"
 EXTERNAL = "external"

@@ -31,15 +31,15 @@ from muster.fleet.scaling.undoing import undone
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
-from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest
-from muster.kube.pod import Pod
 
 log = logging.getLogger(__name__)
 

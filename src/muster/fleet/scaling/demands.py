@@ -9,7 +9,7 @@ import msgspec
 
 from muster.fleet.scaling.snapshot import GangDemand
 from muster.kube.clock import steady_time
-from muster.kube.core import ObjectReference
+from muster.kube.objects.core import ObjectReference
 
 
 class Demands:

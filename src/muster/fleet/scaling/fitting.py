@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from muster.fleet.scaling.snapshot import Amounts, GangDemand, Members, PoolSpec, Template
-from muster.kube.affinity import NodeSelectorTerm
-from muster.kube.selectors import node_term_matches
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.affinity import NodeSelectorTerm
+from muster.kube.objects.selectors import node_term_matches
+from muster.kube.objects.taints import find_untolerated_taint
 
 
 @dataclass(slots=True)

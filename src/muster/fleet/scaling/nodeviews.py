@@ -11,11 +11,11 @@ from muster.api.placement import Placement
 from muster.api.quarantine import quarantined
 from muster.fleet.scaling.config import EXTERNAL
 from muster.fleet.scaling.snapshot import Group, NodeView, PoolSpec
-from muster.kube.leanpod import LeanPod
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeStatus
-from muster.kube.pod import Pod, PodSpec, PodStatus
-from muster.kube.taints import HARD_EFFECTS
+from muster.kube.objects.leanpod import LeanPod
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeStatus
+from muster.kube.objects.pod import Pod, PodSpec, PodStatus
+from muster.kube.objects.taints import HARD_EFFECTS
 
 ANNOTATION_RECORD = "muster.dev/scaling"
 """Annotation on a node that we cordoned: a `Record`."""

@@ -11,8 +11,8 @@ import msgspec
 from muster.api.names import LABEL_TEAM
 from muster.api.whole_node import WholeNode
 from muster.fleet.scaling.states import Tracked
-from muster.kube.affinity import NodeSelectorTerm, Toleration
-from muster.kube.node import Taint
+from muster.kube.objects.affinity import NodeSelectorTerm, Toleration
+from muster.kube.objects.node import Taint
 
 COMING_MAX = 1 << 30
 """No limit on nodes that are on their way."""

@@ -17,8 +17,8 @@ from muster.fleet.scaling.snapshot import PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import NodeState
 from muster.kube.client import Client
 from muster.kube.clock import instant
-from muster.kube.core import ConfigMap
 from muster.kube.errors import AlreadyExists, NotFound
+from muster.kube.objects.core import ConfigMap
 
 STATUS_MAP = "muster-scaling-status"
 STATUS_KEY = "status.json"

@@ -7,8 +7,8 @@ from muster.fleet.scaling.config import CONFIG_MAP
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.plan import Cordon, Delete, Outcome, Plan, SetSize, Uncordon
 from muster.fleet.scaling.status import ScalingStatus
-from muster.kube.core import ObjectReference
 from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.objects.core import ObjectReference
 
 _SILENT = frozenset({Outcome.COMING, Outcome.SETTLING, Outcome.NOT_APPROVED})
 

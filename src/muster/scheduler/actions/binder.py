@@ -11,7 +11,7 @@ from functools import partial
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, Invalid, NotFound
 from muster.kube.executor import Executor
-from muster.kube.meta import K
+from muster.kube.objects.meta import K
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import Bind
 from muster.scheduler.pods.wire import SchedulingPod

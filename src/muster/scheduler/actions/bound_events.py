@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from muster.kube.core import ObjectReference
 from muster.kube.events import NORMAL, EventRecorder
+from muster.kube.objects.core import ObjectReference
 
 EVENTS_PER_S = 100.0
 QUEUED_MAX = 20_000

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from muster.kube.client import Client
-from muster.kube.meta import split_key
-from muster.kube.storage import PersistentVolume, PersistentVolumeClaim
+from muster.kube.objects.meta import split_key
+from muster.kube.objects.storage import PersistentVolume, PersistentVolumeClaim
 from muster.scheduler.actions.binder import read
 from muster.scheduler.pods.volumes import StorageClass, claim_state
 from muster.scheduler.state import ClusterState

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.kube.core import ObjectReference
-from muster.kube.meta import OwnerReference
+from muster.kube.objects.core import ObjectReference
+from muster.kube.objects.meta import OwnerReference
 from muster.scheduler.gangs.gang import Gang
 
 

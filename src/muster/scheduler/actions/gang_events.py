@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from muster.api.words import counted
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
-from muster.kube.core import ObjectReference
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.events import NORMAL, WARNING, EventRecorder
-from muster.kube.pod import Pod
+from muster.kube.objects.core import ObjectReference
+from muster.kube.objects.pod import Pod
 from muster.scheduler.actions.bound_events import Announcer
 from muster.scheduler.actions.event_objects import reference, reference_to_owner
 from muster.scheduler.explain.refused_evictions import EVICTION_REFUSED, refusal_facts

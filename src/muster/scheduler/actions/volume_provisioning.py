@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError
-from muster.kube.meta import split_key
-from muster.kube.selectors import node_term_matches
-from muster.kube.storage import PersistentVolumeClaim
+from muster.kube.objects.meta import split_key
+from muster.kube.objects.selectors import node_term_matches
+from muster.kube.objects.storage import PersistentVolumeClaim
 from muster.scheduler.actions.claim_lookups import look_up_claim
 from muster.scheduler.plan import Bind
 from muster.scheduler.state import ClusterState

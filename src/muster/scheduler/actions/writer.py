@@ -13,7 +13,7 @@ from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.clock import instant
 from muster.kube.errors import ApiError, Conflict, NotFound
 from muster.kube.executor import Executor, WriteOutcome
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.scheduler.actions.binder import read
 from muster.scheduler.gangs.placements import (
     TRAINING_JOB,

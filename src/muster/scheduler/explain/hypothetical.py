@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from muster.kube.container import QuantityValue
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus
+from muster.kube.objects.container import QuantityValue
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.what_if import best_kind
 from muster.scheduler.gangs.gang import Gang

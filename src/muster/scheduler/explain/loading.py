@@ -23,8 +23,8 @@ from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.errors import Forbidden, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node
 from muster.scheduler.actions.claim_lookups import look_up_claim
 from muster.scheduler.explain.refused_evictions import list_refusals
 from muster.scheduler.gangs.gang import Gang

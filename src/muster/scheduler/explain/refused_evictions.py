@@ -9,8 +9,8 @@ from typing import Final
 
 from muster.api.names import ANNOTATION_REFUSAL, ANNOTATION_REFUSED_UNTIL
 from muster.kube.client import Client
-from muster.kube.core import Event
 from muster.kube.errors import Forbidden, NotFound
+from muster.kube.objects.core import Event
 from muster.scheduler.actions.event_objects import reference
 from muster.scheduler.actions.evictor import SPARED_S
 from muster.scheduler.gangs.gang import seconds

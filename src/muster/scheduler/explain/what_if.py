@@ -13,7 +13,7 @@ import msgspec
 
 from muster.api.trust import Doubt
 from muster.api.words import counted
-from muster.kube.affinity import Toleration
+from muster.kube.objects.affinity import Toleration
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.nodes.buckets import Bucket
 from muster.scheduler.nodes.node_class import CLOSING, NodeClass

@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from muster.kube.policy import ALWAYS_ALLOW, PodDisruptionBudget
-from muster.kube.selectors import IN, from_label_selector
+from muster.kube.objects.policy import ALWAYS_ALLOW, PodDisruptionBudget
+from muster.kube.objects.selectors import IN, from_label_selector
 from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.reasons import NodeReason, NodeWhy
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from muster.kube.meta import OwnerReference
+from muster.kube.objects.meta import OwnerReference
 from muster.scheduler.gangs.adapters import SOURCES
 from muster.scheduler.gangs.adapters.membership import (
     Membership,

@@ -10,8 +10,8 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import Placement
-from muster.kube.meta import OwnerReference
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import OwnerReference
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters import described
 from muster.scheduler.gangs.adapters.membership import Membership, WorkloadRef
 from muster.scheduler.gangs.members import Roster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.kube.meta import OwnerReference
+from muster.kube.objects.meta import OwnerReference
 from muster.scheduler.gangs.adapters import source_of
 from muster.scheduler.gangs.adapters.membership import Workload, WorkloadRef
 

@@ -10,8 +10,8 @@ import msgspec
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
 from muster.api.placement import GivenUpSlot, LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
-from muster.kube.meta import ObjectMeta, OwnerReference, is_later
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import ObjectMeta, OwnerReference, is_later
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters.membership import Membership, gang_key, pod_key
 from muster.scheduler.gangs.gang import Gang
 

@@ -17,7 +17,7 @@ from muster.api.names import (
     LABEL_TEAM,
 )
 from muster.api.training_job import TrainingJob
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a static pod's mirror object, whose deletion does not end the pod (Kubernetes: static pods)."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from muster.api.words import few
-from muster.kube.resources import plus
+from muster.kube.objects.resources import plus
 from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.nodes.buckets import Bucket
 from muster.scheduler.nodes.node_class import NodeRecord

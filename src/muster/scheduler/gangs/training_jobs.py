@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from muster.kube.meta import OwnerReference
+from muster.kube.objects.meta import OwnerReference
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import TRAINING_JOB
 from muster.scheduler.gangs.priority import JobFacts

@@ -10,7 +10,7 @@ from contextlib import suppress
 from muster.kube.client import Client
 from muster.kube.errors import Forbidden, NotFound
 from muster.kube.informer import Informer
-from muster.kube.policy import PodDisruptionBudget
+from muster.kube.objects.policy import PodDisruptionBudget
 from muster.scheduler.informers.owners import LOOK_AGAIN_S, SETTLE_S
 from muster.scheduler.state import ClusterState
 

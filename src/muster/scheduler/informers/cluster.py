@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.kube.client import Client
-from muster.kube.core import Namespace
 from muster.kube.errors import ApiError, Forbidden, NotFound
 from muster.kube.informer import Informer
+from muster.kube.objects.core import Namespace
 from muster.scheduler.nodes.daemons import DaemonSet
 from muster.scheduler.state import ClusterState
 

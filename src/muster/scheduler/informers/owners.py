@@ -15,7 +15,7 @@ from typing import Any
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, NotFound
 from muster.kube.informer import Informer
-from muster.kube.meta import KubeObject, Resource
+from muster.kube.objects.meta import KubeObject, Resource
 from muster.scheduler.gangs.adapters import SOURCES, described
 from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.gangs.adapters.source import Source

@@ -14,7 +14,7 @@ from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.cache import Handler
 from muster.kube.informer import Informer
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 
 
 @dataclass(frozen=True)

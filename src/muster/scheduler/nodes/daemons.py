@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.affinity import Toleration
-from muster.kube.meta import KubeObject, ObjectMeta, Resource
-from muster.kube.resources import plus
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.objects.resources import plus
+from muster.kube.objects.struct import KubeStruct
 from muster.scheduler.gangs.gang import PodRecord
 from muster.scheduler.nodes.node_class import NodeClass, NodeRecord
 from muster.scheduler.placement.matching import Matcher

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from muster.api.names import LABEL_POOL, TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.api.trust import Doubt, Identity
-from muster.kube.node import Node, Taint
-from muster.kube.resources import Amounts, allocatable
-from muster.kube.taints import HARD_EFFECTS
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.resources import Amounts, allocatable
+from muster.kube.objects.taints import HARD_EFFECTS
 from muster.scheduler.nodes.buckets import Bucket, BucketKey, bucket_key
 from muster.scheduler.nodes.pools import Pool, pool_of
 from muster.scheduler.nodes.trust import NEEDS_NONE

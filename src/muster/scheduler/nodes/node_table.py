@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from muster.api.names import LABEL_TEAM
 from muster.api.preflight import Preflight
-from muster.kube.node import Node, Taint
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.taints import find_untolerated_taint
 from muster.scheduler.gangs.gang import PodRecord
 from muster.scheduler.nodes.buckets import Buckets
 from muster.scheduler.nodes.daemons import Daemons, DaemonSet

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from muster.api.names import LABEL_POOL, TAINT_POOL
-from muster.kube.resources import Amounts
-from muster.kube.taints import HARD_EFFECTS
+from muster.kube.objects.resources import Amounts
+from muster.kube.objects.taints import HARD_EFFECTS
 
 if TYPE_CHECKING:
     from muster.scheduler.nodes.node_class import NodeRecord

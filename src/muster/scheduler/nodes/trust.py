@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from muster.api.names import LABEL_PREFLIGHT
 from muster.api.preflight import Preflight
 from muster.api.trust import Doubt, Identity, Tested, doubt, has_gpus, identity, is_ignored, tested
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 
 if TYPE_CHECKING:
     from muster.scheduler.nodes.node_class import NodeRecord

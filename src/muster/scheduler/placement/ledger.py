@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from muster.kube.resources import plus
+from muster.kube.objects.resources import plus
 from muster.scheduler.nodes.buckets import Bucket, BucketIndex, BucketKey, bucket_key
 from muster.scheduler.nodes.domains import Domains, Layer
 from muster.scheduler.nodes.node_class import NodeRecord

@@ -9,10 +9,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM
-from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
-from muster.kube.node import Taint
-from muster.kube.selectors import Requirement, SelectorError, node_term_matches
-from muster.kube.taints import PREFER_NO_SCHEDULE, find_untolerated_taint
+from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.objects.node import Taint
+from muster.kube.objects.selectors import Requirement, SelectorError, node_term_matches
+from muster.kube.objects.taints import PREFER_NO_SCHEDULE, find_untolerated_taint
 from muster.scheduler.nodes.node_class import NodeClass
 from muster.scheduler.nodes.pools import Pool, devices
 from muster.scheduler.nodes.trust import NEEDS_NONE

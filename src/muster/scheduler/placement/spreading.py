@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.taints import find_untolerated_taint
 from muster.scheduler.nodes.domains import Domains, Layer, Universe
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.pods.pod_class import PodClass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.gang import PodRecord
 from muster.scheduler.pods.volumes import ClaimNeeds, ClaimState, claim_names, judge
 from muster.scheduler.reasons import Reason, Why

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from muster.kube.selectors import IN
+from muster.kube.objects.selectors import IN
 from muster.scheduler.pods.relations import Peers, Who
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"

@@ -13,9 +13,9 @@ from muster.api.names import ANNOTATION_TESTED_WITHIN, ANNOTATION_WHOLE_NODE, LA
 from muster.api.trust import tested_within_h
 from muster.api.validate import NO_CLAIMS
 from muster.api.whole_node import WholeNode, whole_node
-from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
-from muster.kube.pod import Pod
-from muster.kube.resources import pod_request
+from muster.kube.objects.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.resources import pod_request
 from muster.scheduler.nodes.trust import is_test
 from muster.scheduler.pods.peers import NO_PEERS, PeerTable
 from muster.scheduler.pods.relations import Peers, Relations, Term, asks_of_others, relations, unknown

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from muster.kube.affinity import LabelSelector, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
-from muster.kube.pod import Pod
-from muster.kube.selectors import (
+from muster.kube.objects.affinity import LabelSelector, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.selectors import (
     DOES_NOT_EXIST,
     EVERYTHING,
     EXISTS,

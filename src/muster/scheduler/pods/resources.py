@@ -1,10 +1,10 @@
-"""Arithmetic on requested and available resources (`kube/resources.py`)."""
+"""Arithmetic on requested and available resources (`kube/objects/resources.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster.kube.resources import PODS, Amounts, raise_to
+from muster.kube.objects.resources import PODS, Amounts, raise_to
 
 WHOLE = "whole-node"
 """Internal resource for the parts of a node. A pod of a job with whole nodes takes all parts of its node. Any other

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.pod import Pod
-from muster.kube.storage import PersistentVolume, PersistentVolumeClaim
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.storage import PersistentVolume, PersistentVolumeClaim
+from muster.kube.objects.struct import KubeStruct
 from muster.scheduler.pods.wire import SchedulingVolume
 
 ClaimNeeds = tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...]

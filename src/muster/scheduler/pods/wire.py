@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from muster.kube.container import ResourceRequirements
-from muster.kube.pod import Pod, PodSpec
-from muster.kube.volume import Volume
+from muster.kube.objects.container import ResourceRequirements
+from muster.kube.objects.pod import Pod, PodSpec
+from muster.kube.objects.volume import Volume
 
 
 class SchedulingVolume(Volume):

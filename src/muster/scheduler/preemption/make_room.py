@@ -8,7 +8,7 @@ from itertools import chain
 
 import msgspec
 
-from muster.kube.resources import plus
+from muster.kube.objects.resources import plus
 from muster.scheduler.draft import Draft
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import is_leaving

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from muster.kube.resources import plus
+from muster.kube.objects.resources import plus
 from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.gangs.placements import is_leaving, is_open
 from muster.scheduler.gangs.priority import Rank

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from muster.kube.core import ObjectReference
+from muster.kube.objects.core import ObjectReference
 from muster.scheduler.actions.event_objects import reference
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.priority import Rank

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
 from muster.api.names import SCHEDULER_NAME as MUSTER
-from muster.kube.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from muster.kube.container import Container, ResourceRequirements
-from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus
+from muster.kube.objects.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.objects.container import Container, ResourceRequirements
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus
 from muster.scheduler.pods.wire import SchedulingPod, SchedulingPodSpec
 from muster.sim.replay.job import Job, NodeShape, Shape
 

@@ -19,9 +19,9 @@ from muster.embedded.apiserver.types.bootstrap import bootstrap
 from muster.embedded.controllers.runner import Controllers
 from muster.embedded.store import Store
 from muster.kube.client import Client
-from muster.kube.config import ClusterConfig
-from muster.kube.struct import encode
-from muster.kube.transport import Answer
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.transport import Answer
+from muster.kube.objects.struct import encode
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.network import Calm, Fates, InProcessTransport, Server, Trace
 from muster.sim.virtual.process import Process

@@ -19,9 +19,9 @@ import msgspec
 from muster.embedded.apiserver.core import Answer as CoreAnswer
 from muster.embedded.apiserver.request import ADMIN, Request, Response, User
 from muster.embedded.apiserver.verbs.watches import WatchResponse
+from muster.kube.connection.transport import Answer, Fence, Headers, NotSent, Params
 from muster.kube.errors import ServerTimeout, Unavailable
-from muster.kube.struct import encode
-from muster.kube.transport import Answer, Fence, Headers, NotSent, Params
+from muster.kube.objects.struct import encode
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -132,7 +132,7 @@ class Server(Protocol):
 
 
 class InProcessTransport:
-    """A `muster.kube.transport.Transport` to a core in this process.
+    """A `muster.kube.connection.transport.Transport` to a core in this process.
 
     Args:
         core: the API server, or a stage in front of it.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from muster.api.fixed_spec import fixed
 from muster.api.training_job_status import TrainingJobStatus
 from muster.api.words import counted
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.attempts import (
     backoff,
     checkpoints,

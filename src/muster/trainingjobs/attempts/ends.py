@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.pods.slots import slot_of
 from muster.trainingjobs.snapshot import Member
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.pods.slots import Clock, Slot, in_contact
 from muster.trainingjobs.snapshot import JobSnapshot
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.api.run_record import RANK_RANGES_MAX, HandedCheckpoint, RunRecord, SlotRange
 from muster.api.training_job_status import CheckpointStatus, TrainingJobStatus
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 

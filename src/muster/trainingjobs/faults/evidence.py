@@ -8,9 +8,9 @@ from typing import Final
 
 from muster.api.names import WORKER_CONTAINER
 from muster.api.training_job_status import Fault
-from muster.kube.container import ContainerStatus
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.container import ContainerStatus
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.attempts import start_failures
 from muster.trainingjobs.attempts.final_checkpoint import waits_for
 from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S, Evidence

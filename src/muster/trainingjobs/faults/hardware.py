@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from muster.kube.core import Event
-from muster.kube.node import Node
+from muster.kube.objects.core import Event
+from muster.kube.objects.node import Node
 from muster.trainingjobs.snapshot import HardwareEvidence
 
 CONDITIONS: Final = re.compile(

@@ -16,13 +16,13 @@ from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import NodeUse
 from muster.api.whole_node import whole_node
 from muster.api.words import counted
-from muster.kube.affinity import Toleration
-from muster.kube.node import Node, Taint
-from muster.kube.pod import Pod, PodSpec
-from muster.kube.resources import pod_request
-from muster.kube.selectors import SelectorError, pod_fits_node_selection
-from muster.kube.struct import encode, from_dict
-from muster.kube.taints import HARD_EFFECTS, find_untolerated_taint
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.node import Node, Taint
+from muster.kube.objects.pod import Pod, PodSpec
+from muster.kube.objects.resources import pod_request
+from muster.kube.objects.selectors import SelectorError, pod_fits_node_selection
+from muster.kube.objects.struct import encode, from_dict
+from muster.kube.objects.taints import HARD_EFFECTS, find_untolerated_taint
 from muster.trainingjobs.snapshot import Wait
 
 Counts = Mapping[int, int]

@@ -13,8 +13,8 @@ from muster.api import names
 from muster.api.checkpoint_dir import folder_of
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.api.whole_node import WholeNode, annotation
-from muster.kube.pod import Pod
-from muster.kube.struct import to_dict
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import to_dict
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.api.names import ANNOTATION_ATTEMPT, LABEL_SLOT
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 

@@ -9,10 +9,10 @@ import msgspec
 
 from muster.api.names import CLUSTER_SECRET, LABEL_MANAGED_BY, MANAGED_BY, TLS_SECRET
 from muster.kube.client import Client
-from muster.kube.core import Namespace, Secret
+from muster.kube.connection.pki import CertificateAuthority, KeyPair
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
-from muster.kube.meta import ObjectMeta
-from muster.kube.pki import CertificateAuthority, KeyPair
+from muster.kube.objects.core import Namespace, Secret
+from muster.kube.objects.meta import ObjectMeta
 
 _SECRET_BYTES: Final = 32
 _CERTIFICATE, _KEY, _SECRET = "ca.crt", "ca.key", "secret"

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
 from muster.api.training_job_status import IDLE_RANKS_MAX, CheckpointSource
+from muster.kube.connection.pki import KeyPair
 from muster.kube.errors import ApiError
-from muster.kube.pki import KeyPair
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.trainingjobs.pods.slots import attempt_of
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain

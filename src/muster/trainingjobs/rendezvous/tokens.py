@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from muster.api.names import TOKEN_AUDIENCE
-from muster.kube.auth import POD_NAME, POD_UID, TokenReview, TokenReviewSpec
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
+from muster.kube.objects.auth import POD_NAME, POD_UID, TokenReview, TokenReviewSpec
 
 _KNOWN_S: Final = 600.0
 _REFUSED_S: Final = 10.0

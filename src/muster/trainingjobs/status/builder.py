@@ -13,8 +13,8 @@ from muster.api.checkpoint_dir import folder_of
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import Cause, Fault, Restarts, Timeline, TrainingJobStatus
 from muster.api.visible import visible
-from muster.kube.meta import Condition
-from muster.kube.struct import encode
+from muster.kube.objects.meta import Condition
+from muster.kube.objects.struct import encode
 
 STATUS_BYTES_MAX: Final = 16 * 1024
 FAULTS_MAX: Final = 8

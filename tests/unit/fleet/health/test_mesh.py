@@ -16,7 +16,7 @@ from muster.fleet.health.finding import Finding
 from muster.fleet.health.mesh import Report, Verdict, findings, judge, report_of
 from muster.fleet.health.peers import Member, choose, domains_of
 from muster.fleet.health.record import observed
-from muster.kube.meta import ObjectMeta
+from muster.kube.objects.meta import ObjectMeta
 
 NOW_S = 1_000_000.0
 FRESH_S = 400.0

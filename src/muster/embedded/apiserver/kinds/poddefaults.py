@@ -12,7 +12,7 @@ from typing import Any
 from muster.embedded.apiserver.kinds.quantities import canonical, canonical_or_same
 from muster.embedded.apiserver.types.names import SUFFIX_ALPHABET
 from muster.embedded.objects import Obj, items, section
-from muster.kube.quantity import QuantityError, parse_quantity
+from muster.kube.objects.quantity import QuantityError, parse_quantity
 
 FILE_MODE = 420  # 0644
 TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

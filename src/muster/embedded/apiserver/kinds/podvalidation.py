@@ -18,7 +18,7 @@ from muster.embedded.apiserver.status import (
 )
 from muster.embedded.apiserver.types import names
 from muster.embedded.objects import Obj, copy, items, section
-from muster.kube.quantity import QuantityError, parse_quantity
+from muster.kube.objects.quantity import QuantityError, parse_quantity
 
 _UPDATABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.embedded.objects import Obj
-from muster.kube.quantity import QuantityError, canonical_quantity
+from muster.kube.objects.quantity import QuantityError, canonical_quantity
 
 
 def canonical(quantities: Obj) -> None:

@@ -11,7 +11,7 @@ from muster.embedded.apiserver.status import forbidden
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
-from muster.kube.quantity import QuantityError, format_quantity, parse_quantity
+from muster.kube.objects.quantity import QuantityError, format_quantity, parse_quantity
 
 Amount = int | Fraction
 Usage = dict[str, Amount]

@@ -9,7 +9,7 @@ from muster.embedded.apiserver.status import bad_request
 from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.watchhub import Bucket, Item
-from muster.kube.selectors import (
+from muster.kube.objects.selectors import (
     EVERYTHING,
     NOTHING,
     FieldSelector,

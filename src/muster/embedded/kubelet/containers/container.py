@@ -26,7 +26,7 @@ from muster.embedded.kubelet.containers.termination import termination_message
 from muster.embedded.kubelet.logs.reading import log_files
 from muster.embedded.kubelet.pods.context import PodContext
 from muster.embedded.kubelet.sweep import SweepError, sweep
-from muster.kube.container import (
+from muster.kube.objects.container import (
     Container,
     ContainerState,
     ContainerStateRunning,
@@ -34,7 +34,7 @@ from muster.kube.container import (
     ContainerStateWaiting,
     ContainerStatus,
 )
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 _CONFIG_RETRY_S = 2.0
 _CONFIG_RETRY_LONGEST_S = 30.0

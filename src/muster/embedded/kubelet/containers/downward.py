@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Mapping
 
-from muster.kube.container import Container
-from muster.kube.pod import Pod
-from muster.kube.quantity import milli
-from muster.kube.volume import ObjectFieldSelector, ResourceFieldSelector
+from muster.kube.objects.container import Container
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.quantity import milli
+from muster.kube.objects.volume import ObjectFieldSelector, ResourceFieldSelector
 
 _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['(.+)'\]$")
 

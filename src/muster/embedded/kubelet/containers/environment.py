@@ -10,7 +10,7 @@ from pathlib import Path
 from muster.embedded.kubelet.containers.downward import PodFacts, UnknownField
 from muster.embedded.kubelet.containers.expansion import expand
 from muster.embedded.kubelet.pods.objects import MissingObject, ObjectSource
-from muster.kube.container import Container, EnvFromSource, EnvVarSource
+from muster.kube.objects.container import Container, EnvFromSource, EnvVarSource
 
 _FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

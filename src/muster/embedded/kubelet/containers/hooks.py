@@ -10,7 +10,7 @@ import asyncio
 from muster.embedded.kubelet.containers.commands import CommandError, run_command
 from muster.embedded.kubelet.containers.requests import ProbeFailed, http_get
 from muster.embedded.kubelet.containers.running import RunningContainer
-from muster.kube.container import LifecycleHandler
+from muster.kube.objects.container import LifecycleHandler
 
 
 class HookError(Exception):

@@ -14,9 +14,9 @@ from muster.embedded.kubelet.containers.process import ProcessSpec
 from muster.embedded.kubelet.containers.translate import PathTranslator
 from muster.embedded.kubelet.containers.volumes import VolumeError
 from muster.embedded.kubelet.pods.context import PodContext
-from muster.kube.container import Container, SecurityContext
-from muster.kube.pod import Pod, PodSecurityContext
-from muster.kube.quantity import to_int
+from muster.kube.objects.container import Container, SecurityContext
+from muster.kube.objects.pod import Pod, PodSecurityContext
+from muster.kube.objects.quantity import to_int
 
 _DEFAULT_MESSAGE_PATH = "/dev/termination-log"
 _SERVICE_ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"

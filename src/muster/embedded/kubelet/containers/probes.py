@@ -14,7 +14,7 @@ from muster.embedded.kubelet.containers.grace import Grace
 from muster.embedded.kubelet.containers.requests import ProbeFailed, http_get, tcp_connect
 from muster.embedded.kubelet.containers.running import RunningContainer
 from muster.embedded.kubelet.pods.context import PodContext
-from muster.kube.container import Probe
+from muster.kube.objects.container import Probe
 
 
 class ContainerProbes:

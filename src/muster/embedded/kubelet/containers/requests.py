@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import aiohttp
 
-from muster.kube.container import ContainerPort, HTTPGetAction, TCPSocketAction
+from muster.kube.objects.container import ContainerPort, HTTPGetAction, TCPSocketAction
 
 _MOST_BYTES = 10240
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from muster.embedded.kubelet.containers.grace import Grace
 from muster.embedded.kubelet.containers.launch import Launch
 from muster.embedded.kubelet.containers.process import Process
-from muster.kube.container import Container
+from muster.kube.objects.container import Container
 
 
 class RunningContainer(Protocol):

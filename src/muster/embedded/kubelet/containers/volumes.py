@@ -9,8 +9,8 @@ from muster.embedded.kubelet.containers.atomic_folder import write_atomically
 from muster.embedded.kubelet.containers.downward import PodFacts, UnknownField
 from muster.embedded.kubelet.containers.expansion import expand
 from muster.embedded.kubelet.pods.objects import MissingObject, ObjectSource, TokenSource
-from muster.kube.container import Container
-from muster.kube.volume import DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Volume
+from muster.kube.objects.container import Container
+from muster.kube.objects.volume import DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Volume
 
 _DEFAULT_MODE = 0o644
 _DEFAULT_TOKEN_S = 3607  # what the API server's own projected volumes ask for

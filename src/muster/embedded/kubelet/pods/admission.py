@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from muster.kube.resources import PODS, amount, plus, pod_request
-from muster.kube.selectors import pod_fits_node_selection
-from muster.kube.taints import find_untolerated_taint
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.resources import PODS, amount, plus, pod_request
+from muster.kube.objects.selectors import pod_fits_node_selection
+from muster.kube.objects.taints import find_untolerated_taint
 
 _HOLD_NOTHING = ("Succeeded", "Failed")
 

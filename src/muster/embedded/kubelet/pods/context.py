@@ -17,7 +17,7 @@ from muster.embedded.kubelet.pods.objects import ObjectSource, TokenSource
 from muster.embedded.kubelet.pods.pool import DevicePool
 from muster.embedded.kubelet.settings import Settings
 from muster.kube.client import Client
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 _REAL_GPU = Path("/dev/nvidiactl")
 EventSink = Callable[[Pod, str, str, str], None]

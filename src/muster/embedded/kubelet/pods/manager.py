@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from muster.embedded.kubelet.pods.admission import Rejection, admit
 from muster.embedded.kubelet.pods.context import NodeServices
 from muster.embedded.kubelet.pods.worker import PodWorker
-from muster.kube.node import Node
-from muster.kube.pod import Pod
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 
 _SHUTDOWN_GRACE_S = 2.0
 log = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ import datetime
 import time
 from collections.abc import Callable, Mapping
 
-from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
 from muster.kube.client import Client
-from muster.kube.core import ConfigMap, Secret
 from muster.kube.errors import ApiError, NotFound
-from muster.kube.pod import Pod
+from muster.kube.objects.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
+from muster.kube.objects.core import ConfigMap, Secret
+from muster.kube.objects.pod import Pod
 
 _SHORTEST_TOKEN_S = 600
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from muster.kube.container import ContainerState, ContainerStateTerminated, ContainerStatus
-from muster.kube.pod import PodStatus
-from muster.kube.struct import decode, encode
+from muster.kube.objects.container import ContainerState, ContainerStateTerminated, ContainerStatus
+from muster.kube.objects.pod import PodStatus
+from muster.kube.objects.struct import decode, encode
 
 _FILE = "status.json"
 _UNKNOWN_EXIT = 255  # containerd's exit code for a container whose end it did not see

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from muster.kube.container import Container, ContainerStatus
-from muster.kube.pod import Pod, PodCondition, PodIP, PodSpec, PodStatus
-from muster.kube.quantity import milli
+from muster.kube.objects.container import Container, ContainerStatus
+from muster.kube.objects.pod import Pod, PodCondition, PodIP, PodSpec, PodStatus
+from muster.kube.objects.quantity import milli
 
 READY_TO_START = "PodReadyToStartContainers"
 _TERMINAL = {"Failed": "PodFailed", "Succeeded": "PodCompleted"}

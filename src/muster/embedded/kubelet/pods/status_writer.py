@@ -11,8 +11,8 @@ from typing import Any
 from muster.embedded.kubelet.pods.restored import save_status
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.errors import ApiError, Conflict, Invalid, NotFound
-from muster.kube.pod import Pod, PodStatus
-from muster.kube.struct import to_dict
+from muster.kube.objects.pod import Pod, PodStatus
+from muster.kube.objects.struct import to_dict
 
 _SETTLE_S = 0.02
 _UNDER_WAY_S = 0.5

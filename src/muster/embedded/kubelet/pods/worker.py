@@ -21,8 +21,8 @@ from muster.embedded.kubelet.pods.restored import after_reboot, load_status
 from muster.embedded.kubelet.pods.status import PodFindings, is_sidecar, pod_status
 from muster.embedded.kubelet.pods.status_writer import StatusWriter
 from muster.embedded.kubelet.sweep import SweepError, sweep
-from muster.kube.container import Container, ContainerStateTerminated
-from muster.kube.pod import Pod, PodStatus
+from muster.kube.objects.container import Container, ContainerStateTerminated
+from muster.kube.objects.pod import Pod, PodStatus
 
 _SETUP_RETRY_S = 0.5
 _SETUP_RETRY_LONGEST_S = 30.0

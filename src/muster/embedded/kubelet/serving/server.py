@@ -15,9 +15,9 @@ from muster.embedded.kubelet.pods.manager import PodManager
 from muster.embedded.kubelet.pods.worker import PodWorker
 from muster.embedded.kubelet.serving.remote_command import RemoteCommand
 from muster.embedded.kubelet.settings import Settings
-from muster.kube.container import ContainerStatus
-from muster.kube.pki import CertificateAuthority, KeyPair
-from muster.kube.struct import to_dict
+from muster.kube.connection.pki import CertificateAuthority, KeyPair
+from muster.kube.objects.container import ContainerStatus
+from muster.kube.objects.struct import to_dict
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -14,7 +14,7 @@ from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.mesh import Report, findings, judge
 from muster.fleet.health.peers import Member
-from muster.kube.node import Node
+from muster.kube.objects.node import Node
 
 CONFIG_MAP = "muster-mesh"
 KEY = "members.json"

@@ -31,8 +31,8 @@ from muster.api.node_remediation import (
 from muster.api.preflight import PassedTest
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.snapshot import Evidence, NodeView, QuarantineRecord
-from muster.kube.meta import ObjectMeta, is_later
-from muster.kube.node import Node, Taint
+from muster.kube.objects.meta import ObjectMeta, is_later
+from muster.kube.objects.node import Node, Taint
 
 ANNOTATION_RECORD: Final = "muster.dev/quarantine-record"
 """Annotation of nodes: a `QuarantineRecord` as JSON."""

@@ -9,8 +9,8 @@ from muster.fleet.configtext import ConfigTextError
 from muster.fleet.scaling.config import CONFIG_KEY, EXTERNAL, parse_config
 from muster.fleet.scaling.providers.base import Provider
 from muster.fleet.scaling.snapshot import Instance, PoolSpec
-from muster.kube.core import ConfigMap
-from muster.kube.node import Node
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.node import Node
 
 
 class Replacer(Protocol):

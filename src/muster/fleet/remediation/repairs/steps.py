@@ -13,7 +13,7 @@ import msgspec
 from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
 from muster.fleet.remediation.plan import RunStep
 from muster.fleet.remediation.snapshot import StepView
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 
 LABEL_STEP: Final = "muster.dev/remediation"
 """Label of these pods: reset or reboot."""

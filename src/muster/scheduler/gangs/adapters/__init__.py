@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from muster.api.names import SCHEDULER_NAME
-from muster.kube.meta import OwnerReference
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import OwnerReference
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters.coscheduling import COSCHEDULING
 from muster.scheduler.gangs.adapters.job import JOB
 from muster.scheduler.gangs.adapters.jobset import JOBSET

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.kube.pod import Pod
-from muster.kube.workloads import CoschedulingPodGroup
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.workloads import CoschedulingPodGroup
 from muster.scheduler.gangs.adapters.membership import Description, Membership, Role, Shape, WorkloadRef, member_of
 from muster.scheduler.gangs.adapters.source import Source
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from muster.api.names import SCHEDULER_NAME
-from muster.kube.batch import Job, JobSpec, PodFailurePolicyRule
-from muster.kube.meta import Condition
-from muster.kube.pod import Pod
+from muster.kube.objects.batch import Job, JobSpec, PodFailurePolicyRule
+from muster.kube.objects.meta import Condition
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters.membership import (
     Description,
     Membership,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from muster.api.names import SCHEDULER_NAME
-from muster.kube.pod import Pod
-from muster.kube.workloads import JobSet
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.workloads import JobSet
 from muster.scheduler.gangs.adapters.job import completion_index, ended_by, pods_at_once, release_warning
 from muster.scheduler.gangs.adapters.membership import (
     Description,

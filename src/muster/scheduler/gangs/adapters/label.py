@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
-from muster.kube.pod import Pod
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters.membership import Membership, gang_key, number, pod_key, size_error
 
 

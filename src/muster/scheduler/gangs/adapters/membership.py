@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from muster.api.names import ANNOTATION_GANG_SIZE, NODES_PER_GANG_MAX
-from muster.kube.meta import OwnerReference
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import OwnerReference
+from muster.kube.objects.pod import Pod
 
 
 class WorkloadRef(msgspec.Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.kube.pod import Pod
-from muster.kube.workloads import MPIJob
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.workloads import MPIJob
 from muster.scheduler.gangs.adapters.job import ended_by
 from muster.scheduler.gangs.adapters.membership import (
     Description,

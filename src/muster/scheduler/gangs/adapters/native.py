@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.kube.pod import Pod
-from muster.kube.scheduling import PodGroup
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.scheduling import PodGroup
 from muster.scheduler.gangs.adapters.membership import Description, Membership, Role, Shape, WorkloadRef, member_of
 from muster.scheduler.gangs.adapters.source import Source
 from muster.scheduler.pods.wire import SchedulingPodSpec

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from muster.kube.meta import K
-from muster.kube.pod import Pod
+from muster.kube.objects.meta import K
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters.membership import Description, Membership, Workload, WorkloadRef
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.kube.apps import StatefulSet
-from muster.kube.pod import Pod
+from muster.kube.objects.apps import StatefulSet
+from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters.membership import (
     Description,
     Membership,

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct, at_microsecond
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct, at_microsecond
 
 
 class LeaseSpec(KubeStruct):

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 import aiohttp
 from prometheus_client import Counter, Histogram
 
-from muster.kube.config import ClusterConfig
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.transport import Answer, Fence, HttpTransport, NotLeading, NotSent, Transport
 from muster.kube.errors import ApiError, Invalid, NotFound, ServerTimeout, TooManyRequests, Unavailable
-from muster.kube.meta import Resource
 from muster.kube.metrics import KubeMetrics, kube_metrics
-from muster.kube.struct import decode
-from muster.kube.transport import Answer, Fence, HttpTransport, NotLeading, NotSent, Transport
+from muster.kube.objects.meta import Resource
+from muster.kube.objects.struct import decode
 
 _JSON = "application/json"
 _RETRIES = 6

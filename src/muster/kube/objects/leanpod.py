@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.pod import Pod
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.pod import Pod
+from muster.kube.objects.struct import KubeStruct
 
 
 class LeanPodSpec(KubeStruct):

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import aiohttp
 from yarl import URL
 
-from muster.kube.config import ClusterConfig
-from muster.kube.credentials import ClientCertificate
+from muster.kube.connection.config import ClusterConfig
+from muster.kube.connection.credentials import ClientCertificate
+from muster.kube.connection.sockets import Sockets
 from muster.kube.errors import ApiError, ServerTimeout, Unauthorized, Unavailable, error_from
-from muster.kube.sockets import Sockets
 
 CONNECT_TIMEOUT_S = 10.0
 HEARTBEAT_S = 20.0

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.batch import JobSpec
-from muster.kube.meta import Condition, KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.batch import JobSpec
+from muster.kube.objects.meta import Condition, KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 
 class CoschedulingSpec(KubeStruct):

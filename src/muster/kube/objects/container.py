@@ -6,11 +6,11 @@ from datetime import datetime
 
 import msgspec
 
-from muster.kube.struct import KubeStruct
-from muster.kube.volume import ObjectFieldSelector, ResourceFieldSelector, VolumeMount
+from muster.kube.objects.struct import KubeStruct
+from muster.kube.objects.volume import ObjectFieldSelector, ResourceFieldSelector, VolumeMount
 
 QuantityValue = str | int | float
-"""A quantity as it may appear on the wire; see muster.kube.quantity."""
+"""A quantity as it may appear on the wire; see muster.kube.objects.quantity."""
 
 
 class KeySelector(KubeStruct):

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.affinity import LabelSelector
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.affinity import LabelSelector
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 ALWAYS_ALLOW = "AlwaysAllow"
 """Pods that are not ready may always be evicted (unhealthyPodEvictionPolicy)."""

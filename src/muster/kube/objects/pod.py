@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.affinity import Affinity, Toleration, TopologySpreadConstraint
-from muster.kube.container import Container, ContainerStatus, QuantityValue, SeccompProfile
-from muster.kube.meta import KubeObject, ObjectMeta, Resource
-from muster.kube.struct import KubeStruct
-from muster.kube.volume import Volume
+from muster.kube.objects.affinity import Affinity, Toleration, TopologySpreadConstraint
+from muster.kube.objects.container import Container, ContainerStatus, QuantityValue, SeccompProfile
+from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.objects.struct import KubeStruct
+from muster.kube.objects.volume import Volume
 
 
 class LocalObjectReference(KubeStruct):

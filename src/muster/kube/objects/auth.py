@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 POD_NAME = "authentication.kubernetes.io/pod-name"
 """`UserInfo.extra` key of a bound service account token: the pod's name."""

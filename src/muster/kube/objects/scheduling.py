@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 
 class PriorityClass(KubeObject):

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from muster.kube.errors import ConfigError
-from muster.kube.struct import KubeStruct, decode
+from muster.kube.objects.struct import KubeStruct, decode
 
 TOKEN_FILE_MAX_AGE_S = 60.0
 """A token file is read again after this long; kubelets rotate tokens well ahead of expiry."""

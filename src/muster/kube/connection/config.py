@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muster.kube.credentials import (
+from muster.kube.connection.credentials import (
     Anonymous,
     BasicAuth,
     Credentials,
@@ -19,9 +19,9 @@ from muster.kube.credentials import (
     StaticToken,
     TokenFile,
 )
+from muster.kube.connection.kubeconfig import is_there, read_kubeconfigs
+from muster.kube.connection.kubeconfigentries import ClusterEntry, ContextEntry, ExecEntry, UserEntry, find_entry
 from muster.kube.errors import ConfigError
-from muster.kube.kubeconfig import is_there, read_kubeconfigs
-from muster.kube.kubeconfigentries import ClusterEntry, ContextEntry, ExecEntry, UserEntry, find_entry
 
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 SERVICE_ACCOUNT_DIR_VARIABLE = "MUSTER_SERVICE_ACCOUNT_DIR"

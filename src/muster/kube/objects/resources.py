@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from muster.kube.container import QuantityValue, ResourceRequirements
-from muster.kube.node import Node
-from muster.kube.quantity import milli, to_int
+from muster.kube.objects.container import QuantityValue, ResourceRequirements
+from muster.kube.objects.node import Node
+from muster.kube.objects.quantity import milli, to_int
 
 Amounts = Mapping[str, int]
 

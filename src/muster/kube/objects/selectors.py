@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from muster.kube.affinity import LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from muster.kube.node import Node
-from muster.kube.pod import PodSpec
+from muster.kube.objects.affinity import LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import PodSpec
 
 IN, NOT_IN, EXISTS, DOES_NOT_EXIST, GT, LT = "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from muster.kube.container import QuantityValue
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.container import QuantityValue
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
 
 
 class Taint(KubeStruct):

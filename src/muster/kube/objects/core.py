@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.container import QuantityValue
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct, at_microsecond
+from muster.kube.objects.container import QuantityValue
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct, at_microsecond
 
 
 class NamespaceStatus(KubeStruct):

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.affinity import NodeSelector
-from muster.kube.container import QuantityValue, ResourceRequirements
-from muster.kube.core import ObjectReference
-from muster.kube.meta import KubeObject, Resource
-from muster.kube.struct import KubeStruct
-from muster.kube.volume import HostPathVolumeSource, NFSVolumeSource
+from muster.kube.objects.affinity import NodeSelector
+from muster.kube.objects.container import QuantityValue, ResourceRequirements
+from muster.kube.objects.core import ObjectReference
+from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.struct import KubeStruct
+from muster.kube.objects.volume import HostPathVolumeSource, NFSVolumeSource
 
 
 class VolumeNodeAffinity(KubeStruct):

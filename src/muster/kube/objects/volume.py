@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.struct import KubeStruct
 
 
 class ObjectFieldSelector(KubeStruct):

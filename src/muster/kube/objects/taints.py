@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from muster.kube.affinity import Toleration
-from muster.kube.node import Taint
+from muster.kube.objects.affinity import Toleration
+from muster.kube.objects.node import Taint
 
 NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "PreferNoSchedule", "NoExecute"
 HARD_EFFECTS = (NO_SCHEDULE, NO_EXECUTE)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from muster.kube.errors import Invalid
-from muster.kube.struct import KubeStruct
+from muster.kube.objects.struct import KubeStruct
 
 _PLAIN_SEGMENT: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._~]*")
 
