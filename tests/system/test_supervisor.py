@@ -348,7 +348,7 @@ if os.fork() == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.fork() == 0:
         print("daemon", os.getpid(), flush=True)
-        os.write(tell, b"up")
+        os.write(writable, b"up")
         time.sleep(600)
     os._exit(0)
 os.read(readable, 2)
