@@ -26,7 +26,10 @@ SOURCE = ROOT / "src/muster"
 SIMULATED = ("sim/virtual", "scheduler", "trainingjobs", "embedded/apiserver", "embedded/controllers")
 FILES = ("sim/nodes.py", "sim/nodeobjects.py", "sim/poller.py", "sim/supervisor.py", "embedded/store.py",
          "embedded/watchhub.py")  # fmt: skip
-KUBE = ("cache", "client", "controller", "events", "informer", "leader", "restclient", "workqueue")
+KUBE = (
+    "cache", "client", "configmapsource", "connection/restclient", "controller", "events", "executor", "informer",
+    "leader", "planloop", "workqueue",
+)  # fmt: skip
 OUTSIDE = {"embedded/apiserver/__main__.py", "embedded/apiserver/server.py", "embedded/apiserver/proxy.py",
            "embedded/apiserver/access/state_dir.py", "embedded/apiserver/request_log.py",
            "embedded/apiserver/metrics.py", "sim/virtual/sealed.py", "fuzz/many.py",
