@@ -12,6 +12,7 @@ import msgspec
 
 from fuzz.health.mishaps import Cut
 from muster.embedded.objects import Obj, decode, section
+from muster.fleet.health.mesh import LASTS_S
 from muster.fleet.health.peers import UNREACHED, Member, choose
 from muster.fleet.remediation.evidence.mesh import CONFIG_MAP, KEY
 from muster.kube.errors import ApiError
@@ -30,8 +31,8 @@ REPORT_EVERY_S, HEARTBEAT_S = 60.0, 301.0
 """A lasting finding is reported again after this, and so is an unchanged state."""
 SETTLES_S = 120.0
 """After nodes have come or gone, others look at some: twice each, before the controller waits and says so."""
-BELIEVED_S = 420.0
-"""A report about a peer that is older than this does not count."""
+BELIEVED_S = 445.0
+"""An older record does not count, whatever it says of peers: 400 s by the clock of a leader that may be slow."""
 
 
 def moment(seconds: float) -> str:
@@ -201,8 +202,11 @@ class Agents:
         Its author reaches the node by now; or it reported nothing, has stopped since, and others miss its peers.
         """
         since = self._cluster.loop.now - BELIEVED_S
-        if any(at > since and each not in self._failed for each, at in self._reported.items()):
-            return True
+        for (name, peer), at in self._reported.items():
+            said_at = self._said_at.get(name, at)
+            # A failure lasts until its author writes again so much later, and that may be for another finding.
+            if (name, peer) not in self._failed and said_at > since and said_at - at <= LASTS_S:
+                return True
         missed = {peer for _, peer in self._failed}
         return any(
             at > since and not self._speaks(name) and not missed.isdisjoint(self._peers.get(name, ()))
