@@ -324,3 +324,15 @@ def test_a_lease_that_stopped_long_ago_does_not_excuse_a_death_now() -> None:
     suspect = {"n0": Silence(NOW - 40, NOW - 30)}
     assert dead(["n0"], suspect | long_off, reports, NOW, config).keys() == {"n0"}
     assert not dead(["n0"], suspect | together, reports, NOW, config)
+
+
+@pytest.mark.parametrize("gap_s", [10, 120])
+def test_last_node_of_a_partition_to_renew_its_lease_is_not_dead(gap_s: int) -> None:
+    """Seed 991182: the others renewed a moment before. Nodes that renewed in time show no partition."""
+    config = Dead(silent_s=20, nodes=3)
+    reports = {name: {"n0": NOW} for name in ("n1", "n2")}
+    paused = {f"back{number}": NOW - gap_s for number in range(9)}
+    before = look({}, {"n0": NOW - 120, **paused}, NOW - gap_s)
+    before["n0"] = Silence(NOW - 120, NOW - 110)
+    now = look(before, {"n0": NOW - 120, **dict.fromkeys(paused, NOW - 1)}, NOW)
+    assert bool(dead(["n0"], now, reports, NOW, config)) is (gap_s == 10)

@@ -43,10 +43,15 @@ Reports = Mapping[str, Mapping[str, float]]
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """A Lease's renew time, and since when we have seen this value on our clock; both in seconds."""
+    """A Lease's renew time, and since when we have seen this value on our clock; both in seconds.
+
+    Attributes:
+        paused_s: when the node was last certainly alive before the renewal that we saw; 0 if we saw none.
+    """
 
     renewed_s: float
     since: float
+    paused_s: float = 0.0
 
     @property
     def alive_s(self) -> float:
@@ -104,7 +109,10 @@ def look(before: Mapping[str, Silence], renewed: Mapping[str, float], now: float
     found = {}
     for name, renewed_s in renewed.items():
         known = before.get(name)
-        found[name] = known if known is not None and known.renewed_s == renewed_s else Silence(renewed_s, now)
+        if known is not None and known.renewed_s == renewed_s:
+            found[name] = known
+        else:
+            found[name] = Silence(renewed_s, now, known.alive_s if known is not None else 0.0)
     return found
 
 
@@ -149,7 +157,10 @@ def dead(
     """
     counted = standing(reports, silences)
     _, agreed = _doubted(counted, config)
+    # When a partition ends, its nodes renew one after the other. The last of them must not seem to be alone, so a
+    # Lease that stood still until its last renewal counts as well.
     stopped = [each.alive_s for each in silences.values() if now - each.since >= config.silent_s]
+    stopped += [each.paused_s for each in silences.values() if 0 < each.paused_s <= each.since - config.silent_s]
     found = {}
     for name in names:
         silence, known = silences.get(name), before.get(name)
