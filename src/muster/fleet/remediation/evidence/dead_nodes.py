@@ -46,12 +46,16 @@ class Silence(msgspec.Struct, frozen=True):
     """A Lease's renew time, and since when we have seen this value on our clock; both in seconds.
 
     Attributes:
-        paused_s: when the node was last certainly alive before the renewal that we saw; 0 if we saw none.
+        stood_s: how long we have seen it stand still.
+        paused_s: when the node was last certainly alive before this renewal; 0 if we did not see that.
+        paused_for_s: how long we had seen its Lease stand still by then.
     """
 
     renewed_s: float
     since: float
+    stood_s: float = 0.0
     paused_s: float = 0.0
+    paused_for_s: float = 0.0
 
     @property
     def alive_s(self) -> float:
@@ -110,9 +114,11 @@ def look(before: Mapping[str, Silence], renewed: Mapping[str, float], now: float
     for name, renewed_s in renewed.items():
         known = before.get(name)
         if known is not None and known.renewed_s == renewed_s:
-            found[name] = known
+            found[name] = msgspec.structs.replace(known, stood_s=now - known.since)
+        elif known is not None:
+            found[name] = Silence(renewed_s, now, paused_s=known.alive_s, paused_for_s=known.stood_s)
         else:
-            found[name] = Silence(renewed_s, now, known.alive_s if known is not None else 0.0)
+            found[name] = Silence(renewed_s, now)
     return found
 
 
@@ -160,7 +166,7 @@ def dead(
     # When a partition ends, its nodes renew one after the other. The last of them must not seem to be alone, so a
     # Lease that stood still until its last renewal counts as well.
     stopped = [each.alive_s for each in silences.values() if now - each.since >= config.silent_s]
-    stopped += [each.paused_s for each in silences.values() if 0 < each.paused_s <= each.since - config.silent_s]
+    stopped += [each.paused_s for each in silences.values() if each.paused_for_s >= config.silent_s]
     found = {}
     for name in names:
         silence, known = silences.get(name), before.get(name)
