@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,7 +19,7 @@ from muster.fleet.scaling.carrying import Carrier
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
-from muster.fleet.scaling.plan import Cordon, Delete, Uncordon
+from muster.fleet.scaling.plan import Cordon, Delete, SetSize, Uncordon
 from muster.fleet.scaling.providers.base import ProviderError
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup
 from muster.fleet.scaling.snapshot import Fault, PoolSpec, Template
@@ -327,7 +328,9 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_report
     assert "ScalingConfigInvalid" in events
 
 
-async def test_the_last_look_before_a_deletion_is_at_the_api_server(cloud: Cloud) -> None:
+async def test_the_last_look_before_a_deletion_is_at_the_api_server(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a plan says: no node goes that is needed or was opened, and foreign cordons stay."""
     cluster = cloud.cluster
     (name,) = await cluster.add_nodes(1)
@@ -361,9 +364,24 @@ async def test_the_last_look_before_a_deletion_is_at_the_api_server(cloud: Cloud
     kind = {"apiVersion": "muster.dev/v1alpha1", "kind": "Placement"}
     await cluster.client.create({**kind, **placement})
     assert "a slot of" in (await carrier.carry_out(delete, spec)).refused
+    await cluster.client.delete(Placement, "g", namespace=cluster.namespace)
+
+    racing = copy.copy(cluster.client)
+
+    async def patch(*args: Any, **options: Any) -> Any:
+        marked = await cluster.client.patch(*args, **options)
+        await cluster.client.create(cluster.pod("later", 0, 1, spec={"nodeName": name}))
+        return marked
+
+    monkeypatch.setattr(racing, "patch", patch)
+    late = Carrier(racing, {"simulated": cloud.simulated}, time.time)
+    assert "pod" in (await late.carry_out(delete, spec)).refused, "it was bound while the node was being marked"
+    await cluster.kill("later")
+    paused = Carrier(cluster.client.fenced(lambda: False), {"simulated": cloud.simulated}, time.time)
+    assert "no longer leads" in (await paused.carry_out(Delete("a", "i-1", "", "", "not joined"), spec)).refused
+    assert "no longer leads" in (await paused.carry_out(SetSize("a", 0, 1, "idle"), spec)).refused
     assert cloud.simulated.deleted == []
 
-    await cluster.client.delete(Placement, "g", namespace=cluster.namespace)
     assert (await carrier.carry_out(Delete("a", instance, name, "another", "idle"), spec)).refused
     assert (await carrier.carry_out(delete, spec)).done
     assert cloud.simulated.deleted == [(spec.group, instance)]

@@ -48,7 +48,7 @@ def in_virtual_time(story: Callable[[VirtualLoop], Awaitable[None]]) -> None:
         (ApiError(500), WriteOutcome.UNKNOWN),
         (ConfigError("no credentials"), WriteOutcome.REFUSED),
         (NotSent(0), WriteOutcome.REFUSED),
-        (NotLeading("PUT", "/"), WriteOutcome.REFUSED),
+        (NotLeading("PUT /"), WriteOutcome.REFUSED),
         (Unavailable(0), WriteOutcome.UNKNOWN),
         (ServerTimeout(504), WriteOutcome.UNKNOWN),
         (TimeoutError(), WriteOutcome.UNKNOWN),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 
 from muster.fleet.remediation.config import CONFIG_KEY
@@ -11,6 +12,7 @@ from muster.fleet.remediation.repairs.replacement import ByProvider
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec
+from muster.kube.connection.transport import NotLeading
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeSpec
@@ -105,14 +107,25 @@ def test_machine_is_not_replaced_while_paused_or_in_use_again() -> None:
 async def test_a_machine_that_has_the_name_of_one_that_is_gone_is_not_replaced_for_it() -> None:
     """Between our look at the node and that at the provider its machine was replaced, by a leader before us."""
     cloud = Instances(Instance("vm-2", node_name="n0"), Instance("vm-3", node_name="n1"))
-    replacer = ByProvider({"simulated": cloud})
+    leads = True
+
+    def require_leading(what: str) -> None:
+        if not leads:
+            raise NotLeading(what)
+
+    replacer = ByProvider({"simulated": cloud}, require_leading)
     replacer.config_changed(None, ConfigMap(metadata=ObjectMeta(name="muster-scaling"), data={SCALING_KEY: SCALING}))
     labels = {"muster.dev/pool": "p"}
     gone = Node(metadata=ObjectMeta(name="n0", labels=labels), spec=NodeSpec(provider_id="cloud:///zone/vm-1"))
     await replacer.replace(gone)
     assert cloud.deleted == []
     await replacer.replace(Node(metadata=ObjectMeta(name="n1", labels=labels)))
-    await replacer.replace(replace(gone, spec=NodeSpec(provider_id="cloud:///zone/vm-2")))
+    named = replace(gone, spec=NodeSpec(provider_id="cloud:///zone/vm-2"))
+    leads = False
+    with pytest.raises(NotLeading):  # the lease was lost while the provider answered
+        await replacer.replace(named)
+    leads = True
+    await replacer.replace(named)
     assert cloud.deleted == ["vm-3", "vm-2"]
 
 

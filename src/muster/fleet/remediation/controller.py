@@ -104,7 +104,7 @@ class RemediationController:
         self._steps = StepSettings(namespace=namespace, image=step_image)
         self._handover = handover or Handover()
         self._providers: Mapping[str, Provider] = {"aws": AutoScalingGroups(), **(providers or {})}
-        self._by_provider = ByProvider(self._providers)
+        self._by_provider = ByProvider(self._providers, client.require_leading)
         self._replacer: Replacer = replacer or self._by_provider
         self._team_key = team_key
         self._clock = clock

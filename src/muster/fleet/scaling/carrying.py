@@ -56,6 +56,7 @@ class Carrier:
         """Execute an action. Returns why not, if it was not executed."""
         try:
             if isinstance(action, SetSize):
+                self._client.require_leading(f"size {action.size} of {pool.name}")
                 await self._providers[pool.provider].set_size(pool, action.size)
                 return Carried(action)
             if isinstance(action, Cordon):
@@ -74,10 +75,13 @@ class Carrier:
     async def _delete(self, action: Delete, pool: PoolSpec) -> Carried:
         if action.node:
             reason = await self._needed(action.node) or await self._mark(action, "Deleting")
+            # A pod may have been bound between the two: a cordon stops schedulers, but not binds that are under way.
+            reason = reason or await self._needed(action.node)
         else:
             reason = await self._joined(action)
         if reason:
             return Carried(action, refused=reason)
+        self._client.require_leading(f"the deletion of {action.instance}")
         await self._providers[pool.provider].delete(pool, action.instance, replace=action.replace)
         return Carried(action)
 

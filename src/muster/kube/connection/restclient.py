@@ -178,6 +178,15 @@ class RestClient:
         writes = self._writes
         return writes.under_way > 0 or asyncio.get_running_loop().time() - writes.unanswered_at < within_s
 
+    def require_leading(self, what: str) -> None:
+        """Raise NotLeading if this client is fenced and may not write. For changes made elsewhere, as at a cloud.
+
+        Args:
+            what: the change that is about to be made, such as "delete INSTANCE".
+        """
+        if self._may_write is not None and not self._may_write():
+            raise NotLeading(what)
+
     def _fence(self, method: str, path: str) -> Fence | None:
         may_write = self._may_write
         if may_write is None:
@@ -185,7 +194,7 @@ class RestClient:
 
         def fence() -> None:
             if not may_write():
-                raise NotLeading(method, path)
+                raise NotLeading(f"{method} {path}")
 
         return fence
 

@@ -49,8 +49,8 @@ class NotSent(Unavailable):
 class NotLeading(NotSent):
     """This process no longer leads, so the write was not sent. Sending it again does not help."""
 
-    def __init__(self, method: str, path: str) -> None:
-        super().__init__(0, "NotLeading", f"{method} {path} was not sent: this process no longer leads")
+    def __init__(self, request: str) -> None:
+        super().__init__(0, "NotLeading", f"{request} was not sent: this process no longer leads")
 
 
 Fence = Callable[[], None]

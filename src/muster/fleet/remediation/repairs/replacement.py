@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from muster.fleet.configtext import ConfigTextError
@@ -28,10 +28,12 @@ class ByProvider:
 
     Args:
         providers: by name.
+        require_leading: called immediately before a machine is deleted; raises NotLeading if it must not be.
     """
 
-    def __init__(self, providers: Mapping[str, Provider]) -> None:
+    def __init__(self, providers: Mapping[str, Provider], require_leading: Callable[[str], None]) -> None:
         self._providers = providers
+        self._require_leading = require_leading
         self._pools: tuple[PoolSpec, ...] = ()
 
     def config_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -50,7 +52,7 @@ class ByProvider:
         return self._pool(node) is not None
 
     async def replace(self, node: Node) -> None:
-        """Delete the node's instance and have the provider start another one. Raises ProviderError."""
+        """Delete the node's instance and have the provider start another one. Raises ProviderError, NotLeading."""
         pool = self._pool(node)
         if pool is None:
             return
@@ -59,6 +61,7 @@ class ByProvider:
         for each in group.instances:
             if _is_of(node, each):
                 if not each.terminating:
+                    self._require_leading(f"the deletion of {each.id}")
                     await provider.delete(pool, each.id, replace=True)
                 return
 
