@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.trainingjobs.plan import Directive
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.snapshot import Member

@@ -11,7 +11,7 @@ from muster.scheduler.gangs.adapters.membership import gang_key
 from muster.scheduler.gangs.budgets import Budgets
 from muster.scheduler.gangs.gang import Gang, Order, PodRecord
 from muster.scheduler.nodes.buckets import BucketIndex
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.memo import Refusals
 from muster.scheduler.preemption.memo import Vain

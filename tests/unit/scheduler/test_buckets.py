@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.scheduler.nodes.buckets import RESORT_SHARE, Bucket, BucketKey
-from muster.scheduler.nodes.node_class import NodeClass
+from muster.scheduler.nodes.bucket import RESORT_SHARE, Bucket
+from muster.scheduler.nodes.node_class import BucketKey, NodeClass
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.plan import WritePlacement
 from muster.scheduler.pods.pod_class import PodClass

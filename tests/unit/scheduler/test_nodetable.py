@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from muster.api.names import LABEL_POOL
 from muster.kube.objects.struct import from_dict
-from muster.scheduler.nodes.buckets import Bucket, BucketKey
+from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.daemons import DaemonSet
+from muster.scheduler.nodes.node_class import BucketKey
 from muster.scheduler.state import ClusterState
 from tests.unit.scheduler.world import World, node
 

@@ -13,7 +13,7 @@ from muster.scheduler.decide import decide
 from muster.scheduler.explain.hypothetical import suppose_nodes
 from muster.scheduler.explain.loading import suppose
 from muster.scheduler.explain.why_waiting import explain
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.nodes.trust import Trust
 from muster.scheduler.plan import Bind
 from muster.scheduler.pods.wire import SchedulingPod

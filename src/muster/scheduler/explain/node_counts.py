@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from muster.scheduler.gangs.gang import Gang
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.rules import Rules, is_related
 from muster.scheduler.pods.pod_class import PodClass

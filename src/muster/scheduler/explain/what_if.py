@@ -15,9 +15,9 @@ from muster.api.trust import Doubt
 from muster.api.words import counted
 from muster.kube.objects.affinity import Toleration
 from muster.scheduler.gangs.gang import Gang
-from muster.scheduler.nodes.buckets import Bucket
-from muster.scheduler.nodes.node_class import CLOSING, NodeClass
-from muster.scheduler.nodes.trust import NEEDS_NONE
+from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.nodes.node_class import NEEDS_NONE, NodeClass
+from muster.scheduler.nodes.node_record import CLOSING
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.matching import UNSCHEDULABLE, Matcher
 from muster.scheduler.placement.place import candidates

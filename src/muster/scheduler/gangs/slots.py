@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from muster.api.words import few
 from muster.kube.objects.resources import plus
 from muster.scheduler.gangs.gang import Gang, PodRecord
-from muster.scheduler.nodes.buckets import Bucket
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.rules import intruded
 from muster.scheduler.pods.pod_class import PodClass

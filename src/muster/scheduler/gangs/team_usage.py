@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from muster.api.lending import NodeUser, State, TeamNodes, by_team, states_of
 from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.gangs.priority import Rank
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 
 
 class TeamCounts:

@@ -1,68 +1,13 @@
-"""Groups nodes of one class with the same free room into buckets, so a pod is matched once per bucket, not per node."""
+"""Index of all nodes by bucket."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.nodes.domains import Domains
+from muster.scheduler.nodes.node_class import BucketKey, NodeClass, bucket_key
 from muster.scheduler.pods.pod_class import HostPort
-
-if TYPE_CHECKING:
-    from muster.scheduler.nodes.domains import Domains
-    from muster.scheduler.nodes.node_class import NodeClass
-
-BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
-RESORT_SHARE = 16
-"""If more than one in this many names moved, sorting all names is cheaper than inserting each."""
-
-
-@dataclass(slots=True, eq=False)
-class Bucket:
-    """Nodes of one class with the same free room. Only its owner changes `names`."""
-
-    key: BucketKey
-    node_class: NodeClass
-    free: dict[str, int]
-    ports: frozenset[HostPort]
-    names: dict[str, None] = field(default_factory=dict)
-    _order: list[str] | None = None
-    _moved: set[str] = field(default_factory=set)
-
-    def add(self, name: str) -> None:
-        """Add a node."""
-        self.names[name] = None
-        if self._order is not None:
-            self._moved.add(name)
-
-    def add_all(self, names: dict[str, None]) -> None:
-        """Add nodes."""
-        self.names.update(names)
-        if self._order is not None:
-            self._moved.update(names)
-
-    def remove(self, name: str) -> None:
-        """Remove a node."""
-        del self.names[name]
-        if self._order is not None:
-            self._moved.add(name)
-
-    def in_order(self) -> Sequence[str]:
-        """Return the sorted names. After the first call the cost depends on what moved, not on the size."""
-        order = self._order
-        if order is None or len(self._moved) * RESORT_SHARE > len(order):
-            order = self._order = sorted(self.names)
-        else:
-            for name in self._moved:
-                at = bisect_left(order, name)
-                there = at < len(order) and order[at] == name
-                if name not in self.names and there:
-                    del order[at]
-                elif name in self.names and not there:
-                    order.insert(at, name)
-        self._moved.clear()
-        return order
 
 
 class BucketIndex(dict[BucketKey, Bucket]):
@@ -150,8 +95,3 @@ class Buckets:
             del self.all[old.key]
             if self._whole.get(old.node_class) is old:
                 del self._whole[old.node_class]
-
-
-def bucket_key(class_number: int, free: dict[str, int], ports: Iterable[HostPort]) -> BucketKey:
-    """Return the bucket key for a node class, its free room and used host ports."""
-    return (class_number, tuple(sorted(free.items())), frozenset(ports))

@@ -16,7 +16,8 @@ from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
 from muster.kube.objects.resources import plus
 from muster.kube.objects.struct import KubeStruct
 from muster.scheduler.gangs.gang import PodRecord
-from muster.scheduler.nodes.node_class import NodeClass, NodeRecord
+from muster.scheduler.nodes.node_class import NodeClass
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.pods.pod_class import ClassTable, PodClass
 from muster.scheduler.pods.wire import SchedulingPod, SchedulingPodSpec

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import Peers, Term
 

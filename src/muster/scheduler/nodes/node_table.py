@@ -13,7 +13,7 @@ from muster.scheduler.gangs.gang import PodRecord
 from muster.scheduler.nodes.buckets import Buckets
 from muster.scheduler.nodes.daemons import Daemons, DaemonSet
 from muster.scheduler.nodes.domains import Domains
-from muster.scheduler.nodes.node_class import NodeClasses, NodeRecord
+from muster.scheduler.nodes.node_record import NodeClasses, NodeRecord
 from muster.scheduler.nodes.trust import Trust
 from muster.scheduler.pods.pod_class import ClassTable, PodClass
 

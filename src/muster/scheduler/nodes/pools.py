@@ -6,15 +6,13 @@ the kubelet rejects some. So a pool must be exclusive, or the scheduler does not
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from muster.api.names import LABEL_POOL, TAINT_POOL
+from muster.kube.objects.node import Taint
 from muster.kube.objects.resources import Amounts
 from muster.kube.objects.taints import HARD_EFFECTS
-
-if TYPE_CHECKING:
-    from muster.scheduler.nodes.node_class import NodeRecord
 
 
 class Pool(StrEnum):
@@ -36,10 +34,10 @@ def devices(amounts: Amounts) -> bool:
     return any(value > 0 and "/" in resource for resource, value in amounts.items())
 
 
-def pool_of(node: NodeRecord) -> Pool:
-    """Return the pool state of a node, from its label, its taint and its pods of other schedulers."""
-    if LABEL_POOL not in node.labels:
+def pool_of(labels: Mapping[str, str], taints: Iterable[Taint], foreign_used: Amounts) -> Pool:
+    """Return the pool state of a node with these labels and taints, and these resources of other schedulers' pods."""
+    if LABEL_POOL not in labels:
         return Pool.NONE
-    if not any(taint.key == TAINT_POOL and taint.effect in HARD_EFFECTS for taint in node.taints):
+    if not any(taint.key == TAINT_POOL and taint.effect in HARD_EFFECTS for taint in taints):
         return Pool.NO_TAINT
-    return Pool.MIXED if devices(node.foreign_used) else Pool.EXCLUSIVE
+    return Pool.MIXED if devices(foreign_used) else Pool.EXCLUSIVE

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
-from muster.api.names import LABEL_PREFLIGHT
 from muster.api.preflight import Preflight
 from muster.api.trust import Doubt, Identity, Tested, doubt, has_gpus, identity, is_ignored, tested
 from muster.kube.objects.node import Node
-from muster.kube.objects.pod import Pod
-
-if TYPE_CHECKING:
-    from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_class import NEEDS_NONE
+from muster.scheduler.nodes.node_record import NodeRecord
 
 HOUR_S: Final = 3600.0
-NEEDS_NONE: Final = -1
-"""Value in place of hours since the test: the node has no GPUs."""
 
 
 class Trust:
@@ -90,8 +85,3 @@ def _is_of(record: NodeRecord, known: Tested) -> bool:
 def lean(record: Preflight) -> Preflight:
     """Return the record without the measurements of each GPU, which are most of its size."""
     return replace(record, spec=replace(record.spec, versions={}, figures=(), failures=()))
-
-
-def is_test(pod: Pod, namespace: str) -> bool:
-    """Return whether the pod tests its node; the label counts only in Muster's own namespace."""
-    return LABEL_PREFLIGHT in pod.metadata.labels and pod.namespace == namespace

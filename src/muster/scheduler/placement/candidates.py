@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from muster.scheduler.nodes.buckets import Bucket
+from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.matching import Match, Matcher
 from muster.scheduler.pods.pod_class import PodClass

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from muster.kube.objects.resources import plus
-from muster.scheduler.nodes.buckets import Bucket, BucketIndex, BucketKey, bucket_key
+from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.nodes.buckets import BucketIndex
 from muster.scheduler.nodes.domains import Domains, Layer
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_class import BucketKey, bucket_key
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.pods.pod_class import HostPort, PodClass
 from muster.scheduler.pods.resources import minus, times_fits
 

@@ -13,9 +13,8 @@ from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTe
 from muster.kube.objects.node import Taint
 from muster.kube.objects.selectors import Requirement, SelectorError, node_term_matches
 from muster.kube.objects.taints import PREFER_NO_SCHEDULE, find_untolerated_taint
-from muster.scheduler.nodes.node_class import NodeClass
+from muster.scheduler.nodes.node_class import NEEDS_NONE, NodeClass
 from muster.scheduler.nodes.pools import Pool, devices
-from muster.scheduler.nodes.trust import NEEDS_NONE
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import CORE, short_of
 from muster.scheduler.reasons import NodeReason, NodeWhy

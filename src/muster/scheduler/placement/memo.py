@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from muster.scheduler.nodes.buckets import Bucket, BucketIndex
+from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.nodes.buckets import BucketIndex
 from muster.scheduler.nodes.domains import Domains
 from muster.scheduler.placement.candidates import Groups, Shortage
 from muster.scheduler.placement.ledger import Ledger, fits

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from muster.scheduler.nodes.buckets import Bucket, BucketIndex
+from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.nodes.buckets import BucketIndex
 from muster.scheduler.nodes.domains import Domains
 from muster.scheduler.placement.candidates import Candidate, preference
 from muster.scheduler.placement.ledger import fits

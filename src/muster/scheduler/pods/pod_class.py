@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from muster.api.names import ANNOTATION_TESTED_WITHIN, ANNOTATION_WHOLE_NODE, LABEL_GANG
+from muster.api.names import ANNOTATION_TESTED_WITHIN, ANNOTATION_WHOLE_NODE, LABEL_GANG, LABEL_PREFLIGHT
 from muster.api.trust import tested_within_h
 from muster.api.validate import NO_CLAIMS
 from muster.api.whole_node import WholeNode, whole_node
 from muster.kube.objects.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.resources import pod_request
-from muster.scheduler.nodes.trust import is_test
 from muster.scheduler.pods.peers import NO_PEERS, PeerTable
 from muster.scheduler.pods.relations import Peers, Relations, Term, asks_of_others, relations, unknown
 from muster.scheduler.pods.resources import WHOLE, WHOLE_PARTS
@@ -197,6 +196,11 @@ def make_class(
         tested_within_h=_within_h(pod),
         whole=whole,
     )
+
+
+def is_test(pod: Pod, namespace: str) -> bool:
+    """Return whether the pod tests its node; the label counts only in Muster's own namespace."""
+    return LABEL_PREFLIGHT in pod.metadata.labels and pod.namespace == namespace
 
 
 def _keys(terms: Iterable[NodeSelectorTerm]) -> list[str]:

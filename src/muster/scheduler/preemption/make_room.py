@@ -13,7 +13,7 @@ from muster.scheduler.draft import Draft
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import is_leaving
 from muster.scheduler.gangs.priority import Rank
-from muster.scheduler.nodes.buckets import Bucket
+from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.place import Groups, Shortage, choose
 from muster.scheduler.pods.pod_class import PodClass

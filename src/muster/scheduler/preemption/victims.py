@@ -11,7 +11,7 @@ from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.gangs.placements import is_leaving, is_open
 from muster.scheduler.gangs.priority import Rank
 from muster.scheduler.gangs.slots import unusable
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import CORE

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from muster.scheduler.gangs.gang import Gang
-from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.place import Groups
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import times_fits

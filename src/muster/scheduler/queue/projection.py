@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from muster.scheduler.gangs.gang import Gang
-from muster.scheduler.nodes.buckets import Bucket
+from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.node_class import NodeClass
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.place import Groups, Shortage, choose
