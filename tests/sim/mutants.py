@@ -105,7 +105,7 @@ def skip_the_uid_precondition(stack: ExitStack) -> None:
 @_mutant
 def forget_the_deadline(stack: ExitStack) -> None:
     """A gang that cannot be bound as a whole keeps what it has, and waits."""
-    stack.enter_context(patch.object(placed.CarryingOn, "_overdue", lambda *args: None))
+    stack.enter_context(patch.object(placed, "_overdue", lambda *args: None))
 
 
 @_mutant

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 
 from muster.api.words import few
+from muster.scheduler.draft import Draft, ask_to_leave, report_blocker, room_for, waits, wake, write
 from muster.scheduler.gangs.gang import Gang, Order
-from muster.scheduler.gangs.placed import CarryingOn
+from muster.scheduler.gangs.placed import carry_on
 from muster.scheduler.gangs.placements import is_leaving
 from muster.scheduler.gangs.slots import SlotReview, gives_back, old_pods, runs_nowhere
 from muster.scheduler.placement.place import Groups, Shortage
@@ -34,7 +34,6 @@ from muster.scheduler.preemption.victims import continues_without, is_stuck, may
 from muster.scheduler.queue.backfill import Start, start_of, would_end_at
 from muster.scheduler.queue.demand import demands
 from muster.scheduler.queue.late_members import as_many_as_fit, room_for_joiners
-from muster.scheduler.queue.reservations import Reservations
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
@@ -44,270 +43,270 @@ _Turn = tuple[Queue, int] | tuple[Gang, SlotReview, bool]
 
 def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Plan:
     """Return the plan for this snapshot. `now` is in seconds since the epoch."""
-    planner = _Planner(snapshot, now, settings)
+    draft = Draft(snapshot, now, settings)
     free = [gang for gang in snapshot.attention.values() if not gang.writing]
     for gang in sorted(free, key=lambda gang: gang.order):
-        planner.carry_on(gang)
-    planner.place_in_order()
-    planner.make_room_in_order()
-    planner.let_join()
+        carry_on(draft, gang)
+    _place_in_order(draft)
+    _make_room_in_order(draft)
+    _let_join(draft)
     for gang in snapshot.waiting.values():
-        planner.cannot_be_considered(gang)
+        report_blocker(draft, gang)
     return Plan(
-        tuple(planner.actions),
-        planner.waiting,
-        planner.unreported,
-        planner.wake_at,
-        planner.starts,
-        tuple(demands(snapshot, planner.waiting)),
+        tuple(draft.actions),
+        draft.waiting,
+        draft.unreported,
+        draft.wake_at,
+        draft.starts,
+        tuple(demands(snapshot, draft.waiting)),
     )
 
 
-@dataclass(slots=True)
-class _Planner(CarryingOn):
-    unreported: int = 0
-    starts: dict[str, Start] = field(default_factory=dict)
-    short: list[tuple[Gang, Groups, bool]] = field(default_factory=list)
-    giving_back: set[str] = field(default_factory=set)
-    kept: Reservations = field(init=False)
+def _place_in_order(draft: Draft) -> None:
+    """Place all gangs and repairs that need nodes, by priority and arrival."""
+    turns: list[tuple[Order, int, _Turn]] = []
+    queues = list(draft.snapshot.queues.values())
+    for index, queue in enumerate(queues):
+        turns.append((queue[0].order, index, (queue, 0)))
+    for index, repair in enumerate(draft.repairs, start=len(queues)):
+        turns.append((repair[0].order, index, repair))
+    heapq.heapify(turns)
+    while turns:
+        _, index, turn = heapq.heappop(turns)
+        if len(turn) == 3:
+            _repair(draft, *turn)
+            continue
+        queue, at = turn
+        placed = _place(draft, queue[at])
+        while placed and not turns and at + 1 < len(queue):  # the only queue left needs no comparison
+            at += 1
+            placed = _place(draft, queue[at])
+        if not placed:
+            _behind(draft, queue, at)
+        elif at + 1 < len(queue):
+            heapq.heappush(turns, (queue[at + 1].order, index, (queue, at + 1)))
 
-    def __post_init__(self) -> None:
-        CarryingOn.__post_init__(self)
-        self.kept = Reservations(self.snapshot)
 
-    # Finding nodes
-
-    def place_in_order(self) -> None:
-        """Place all gangs and repairs that need nodes, by priority and arrival."""
-        turns: list[tuple[Order, int, _Turn]] = []
-        queues = list(self.snapshot.queues.values())
-        for index, queue in enumerate(queues):
-            turns.append((queue[0].order, index, (queue, 0)))
-        for index, repair in enumerate(self.repairs, start=len(queues)):
-            turns.append((repair[0].order, index, repair))
-        heapq.heapify(turns)
-        while turns:
-            _, index, turn = heapq.heappop(turns)
-            if len(turn) == 3:
-                self._repair(*turn)
-                continue
-            queue, at = turn
-            placed = self._place(queue[at])
-            while placed and not turns and at + 1 < len(queue):  # the only queue left needs no comparison
-                at += 1
-                placed = self._place(queue[at])
-            if not placed:
-                self._behind(queue, at)
-            elif at + 1 < len(queue):
-                heapq.heappush(turns, (queue[at + 1].order, index, (queue, at + 1)))
-
-    def _place(self, gang: Gang) -> bool:
-        """Place a gang that has no placement. Return whether the next gang in its queue may be tried."""
-        if gang.writing or gang.binding:
-            return True
-        if self._name_taken(gang):
-            self.waits(gang, Reason(Why.OLD_PLACEMENT))
-            return True
-        groups = _groups(gang, gang.pending)
-        closed = self.kept.closed_to(would_end_at(gang, self.now))
-        chosen = self._choose(gang, groups, closed)
-        if isinstance(chosen, Shortage):
-            return self._short(gang, groups, chosen, closed)
-        self._give(gang, chosen)
+def _place(draft: Draft, gang: Gang) -> bool:
+    """Place a gang that has no placement. Return whether the next gang in its queue may be tried."""
+    if gang.writing or gang.binding:
         return True
+    if _name_taken(draft, gang):
+        waits(draft, gang, Reason(Why.OLD_PLACEMENT))
+        return True
+    groups = _groups(gang, gang.pending)
+    closed = draft.kept.closed_to(would_end_at(gang, draft.now))
+    chosen = _choose(draft, gang, groups, closed)
+    if isinstance(chosen, Shortage):
+        return _short(draft, gang, groups, chosen, closed)
+    _give(draft, gang, chosen)
+    return True
 
-    def _give(self, gang: Gang, chosen: Mapping[int, str]) -> None:
-        """Write the first plan of a gang, or bind a single pod, which needs no Placement."""
-        if gang.single:
-            member = gang.pending[0]
-            if member.retry_at > self.now:
-                self.wake(member.retry_at)
-            else:
-                self.actions.append(Bind(gang.key, member.namespace, member.name, member.uid, chosen[0]))
-            return
-        self.write(gang, chosen, keep_deadline=False, reason="")
 
-    def _choose(self, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
-        slots = {slot for slots in groups.values() for slot in slots}
-        return self.snapshot.refusals.choose(
-            gang.key,
-            self.ledger,
-            self.snapshot,
+def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str]) -> None:
+    """Write the first plan of a gang, or bind a single pod, which needs no Placement."""
+    if gang.single:
+        member = gang.pending[0]
+        if member.retry_at > draft.now:
+            wake(draft, member.retry_at)
+        else:
+            draft.actions.append(Bind(gang.key, member.namespace, member.name, member.uid, chosen[0]))
+        return
+    write(draft, gang, chosen, keep_deadline=False, reason="")
+
+
+def _choose(draft: Draft, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
+    slots = {slot for slots in groups.values() for slot in slots}
+    return draft.snapshot.refusals.choose(
+        gang.key,
+        draft.ledger,
+        draft.snapshot,
+        groups,
+        reserved=reserved,
+        failed=gang.failed_nodes,
+        taken=gang.nodes_beside(slots),
+        given_up=[held for slot, held in gang.holds.items() if slot in slots],
+    )
+
+
+def _repair(draft: Draft, gang: Gang, looked: SlotReview, keep_deadline: bool) -> None:
+    """Give other nodes to the slots that need them; the other slots keep theirs.
+
+    This may take nodes reserved for a waiting gang. That gang may wait for the slots that this one holds, so
+    both would wait for ever.
+    """
+    groups = _groups(gang, looked.replace)
+    chosen = _choose(draft, gang, groups)
+    if isinstance(chosen, Shortage):
+        draft.kept.keep(gang, groups, _start(draft, gang, groups))
+        waits(draft, gang, Reason(Why.NOT_ENOUGH_NODES, chosen.need, chosen.have))
+        draft.short.append((gang, groups, True))
+        if not keep_deadline and gives_back(gang, looked):
+            draft.giving_back.add(gang.key)
+        return
+    if looked.wait:  # the deadline starts when all can be bound; until then this plan reserves the chosen nodes
+        waits(draft, gang, old_pods(looked))
+        return
+    if looked.unsettled:
+        return
+    reasons = sorted({reason.text() for reason in looked.replace.values()})
+    write(draft, gang, chosen, keep_deadline=keep_deadline, reason="; ".join(reasons) or "restart")
+
+
+def _let_join(draft: Draft) -> None:
+    """Give the remaining room to extra pods of running gangs."""
+    for queue in sorted(draft.snapshot.joining.values(), key=lambda queue: queue[0].order):
+        for gang in (queue[index] for index in range(len(queue))):
+            if gang.writing or gang.binding or gang.key in draft.leaving:
+                continue
+            closed = draft.kept.closed_to(would_end_at(gang, draft.now))
+            chosen = room_for_joiners(draft.ledger, draft.snapshot.matcher, gang, closed)
+            if chosen:
+                write(draft, gang, chosen, reason="more members join")
+            if len(chosen) < len(gang.joiners) and gang.elastic:
+                break  # the gangs after it have the same requests
+
+
+def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
+    behind = draft.kept.in_the_way(gang, groups)
+    impossible = draft.snapshot.refusals.impossible(gang.key, draft.snapshot, groups)
+    if impossible is not None:
+        why = Why.TOO_MANY_WAYS if impossible.gave_up else Why.MORE_THAN_THE_CLUSTER
+        waits(draft, gang, Reason(why, impossible.need, impossible.have))
+        return True
+    draft.kept.keep(gang, groups, _start(draft, gang, groups, closed) if behind is None else None)
+    draft.short.append((gang, groups, False))
+    if behind is not None:
+        waits(draft, gang, is_behind(gang, behind, short.need, short.have))
+    else:
+        why = Why.TOO_MANY_WAYS if short.gave_up else Why.NOT_ENOUGH_NODES
+        waits(draft, gang, Reason(why, short.need, short.have))
+    return False
+
+
+def _start(draft: Draft, gang: Gang, groups: Groups, closed: Collection[int] = ()) -> Start | None:
+    """Return when time limits free room for these slots, and record it in the plan."""
+    if not draft.snapshot.ending:
+        return None
+    beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+    start = start_of(draft.snapshot, groups, room_for(draft, groups, closed, beside), draft.now)
+    if start is not None:
+        draft.starts[gang.key] = start
+    return start
+
+
+def _make_room_in_order(draft: Draft) -> None:
+    """Preempt for gangs that lack nodes: gangs of lower priority, and later gangs that do not run."""
+    for at, (gang, groups, stuck) in enumerate(draft.short):
+        if gang.key in draft.leaving:
+            continue
+        later = [
+            other
+            for other, lost, broken in draft.short[at + 1 :]
+            if stuck and broken and not continues_without(other, _count(lost))
+        ]
+        made = make_room(
+            draft,
+            gang,
             groups,
-            reserved=reserved,
-            failed=gang.failed_nodes,
-            taken=gang.nodes_beside(slots),
-            given_up=[held for slot, held in gang.holds.items() if slot in slots],
+            closed=() if stuck else draft.kept.kept_from(gang),
+            stuck=[other for other in later if may_take(draft.snapshot, gang, other, draft.now, draft.settings)],
         )
+        if made is not None:
+            _take_over(draft, gang, made)
+        elif stuck and _shrink(draft, gang, groups):
+            continue
+        elif stuck and gang.job is not None and gang.job.requeue and is_stuck(gang, draft.settings):
+            ask_to_leave(draft, gang, "NoSpare", "no spare node is there for the one it lost, and noSpare is Requeue")
+        elif gang.key in draft.giving_back or (stuck and _blocks_another(draft, at)):
+            assert gang.placement is not None
+            draft.actions.append(DeletePlacement(gang.key, gang.placement, "its nodes serve it no more"))
 
-    def _repair(self, gang: Gang, looked: SlotReview, keep_deadline: bool) -> None:
-        """Give other nodes to the slots that need them; the other slots keep theirs.
 
-        This may take nodes reserved for a waiting gang. That gang may wait for the slots that this one holds, so
-        both would wait for ever.
-        """
-        groups = _groups(gang, looked.replace)
-        chosen = self._choose(gang, groups)
-        if isinstance(chosen, Shortage):
-            self.kept.keep(gang, groups, self._start(gang, groups))
-            self.waits(gang, Reason(Why.NOT_ENOUGH_NODES, chosen.need, chosen.have))
-            self.short.append((gang, groups, True))
-            if not keep_deadline and gives_back(gang, looked):
-                self.giving_back.add(gang.key)
-            return
-        if looked.wait:  # the deadline starts when all can be bound; until then this plan reserves the chosen nodes
-            self.waits(gang, old_pods(looked))
-            return
-        if looked.unsettled:
-            return
-        reasons = sorted({reason.text() for reason in looked.replace.values()})
-        self.write(gang, chosen, keep_deadline=keep_deadline, reason="; ".join(reasons) or "restart")
+def _blocks_another(draft: Draft, at: int) -> bool:
+    """Return whether the gang runs on none of its nodes and may block another gang that lost nodes.
 
-    def let_join(self) -> None:
-        """Give the remaining room to extra pods of running gangs."""
-        for queue in sorted(self.snapshot.joining.values(), key=lambda queue: queue[0].order):
-            for gang in (queue[index] for index in range(len(queue))):
-                if gang.writing or gang.binding or gang.key in self.leaving:
-                    continue
-                closed = self.kept.closed_to(would_end_at(gang, self.now))
-                chosen = room_for_joiners(self.ledger, self.snapshot.matcher, gang, closed)
-                if chosen:
-                    self.write(gang, chosen, reason="more members join")
-                if len(chosen) < len(gang.joiners) and gang.elastic:
-                    break  # the gangs after it have the same requests
-
-    def _short(self, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
-        behind = self.kept.in_the_way(gang, groups)
-        impossible = self.snapshot.refusals.impossible(gang.key, self.snapshot, groups)
-        if impossible is not None:
-            why = Why.TOO_MANY_WAYS if impossible.gave_up else Why.MORE_THAN_THE_CLUSTER
-            self.waits(gang, Reason(why, impossible.need, impossible.have))
-            return True
-        self.kept.keep(gang, groups, self._start(gang, groups, closed) if behind is None else None)
-        self.short.append((gang, groups, False))
-        if behind is not None:
-            self.waits(gang, is_behind(gang, behind, short.need, short.have))
-        else:
-            why = Why.TOO_MANY_WAYS if short.gave_up else Why.NOT_ENOUGH_NODES
-            self.waits(gang, Reason(why, short.need, short.have))
+    If neither has a bound pod, the later one yields.
+    """
+    gang = draft.short[at][0]
+    if not (runs_nowhere(gang) and is_stuck(gang, draft.settings)):
         return False
+    return any(
+        broken and other is not gang and other.key not in draft.leaving and (place < at or not runs_nowhere(other))
+        for place, (other, _, broken) in enumerate(draft.short)
+    )
 
-    def _start(self, gang: Gang, groups: Groups, closed: Collection[int] = ()) -> Start | None:
-        """Return when time limits free room for these slots, and record it in the plan."""
-        if not self.snapshot.ending:
-            return None
-        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
-        start = start_of(self.snapshot, groups, self.room(groups, closed, beside), self.now)
-        if start is not None:
-            self.starts[gang.key] = start
-        return start
 
-    def make_room_in_order(self) -> None:
-        """Preempt for gangs that lack nodes: gangs of lower priority, and later gangs that do not run."""
-        for at, (gang, groups, stuck) in enumerate(self.short):
-            if gang.key in self.leaving:
-                continue
-            later = [
-                other
-                for other, lost, broken in self.short[at + 1 :]
-                if stuck and broken and not continues_without(other, _count(lost))
-            ]
-            made = make_room(
-                self,
-                gang,
-                groups,
-                closed=() if stuck else self.kept.kept_from(gang),
-                stuck=[other for other in later if may_take(self.snapshot, gang, other, self.now, self.settings)],
-            )
-            if made is not None:
-                self._take_over(gang, made)
-            elif stuck and self._shrink(gang, groups):
-                continue
-            elif stuck and gang.job is not None and gang.job.requeue and is_stuck(gang, self.settings):
-                self.ask_to_leave(gang, "NoSpare", "no spare node is there for the one it lost, and noSpare is Requeue")
-            elif gang.key in self.giving_back or (stuck and self._blocks_another(at)):
-                assert gang.placement is not None
-                self.actions.append(DeletePlacement(gang.key, gang.placement, "its nodes serve it no more"))
+def _shrink(draft: Draft, gang: Gang, groups: Groups) -> bool:
+    """Continue without the slots that have no spare node, if the job allows it and enough others remain."""
+    ledger = draft.ledger.fork()
+    chosen = as_many_as_fit(ledger, draft.snapshot.matcher, gang, groups)
+    lost = {slot for slots in groups.values() for slot in slots} - chosen.keys()
+    if not continues_without(gang, len(lost)):
+        return False
+    draft.ledger.adopt(ledger)
+    draft.waiting.pop(gang.key, None)
+    text = f"there is no spare node: it continues with {gang.wanted - len(lost)} of {gang.size} nodes"
+    write(draft, gang, chosen, reason=text, without=lost)
+    return True
 
-    def _blocks_another(self, at: int) -> bool:
-        """Return whether the gang runs on none of its nodes and may block another gang that lost nodes.
 
-        If neither has a bound pod, the later one yields.
-        """
-        gang = self.short[at][0]
-        if not (runs_nowhere(gang) and is_stuck(gang, self.settings)):
-            return False
-        return any(
-            broken and other is not gang and other.key not in self.leaving and (place < at or not runs_nowhere(other))
-            for place, (other, _, broken) in enumerate(self.short)
-        )
+def _take_over(draft: Draft, gang: Gang, made: MadeRoom) -> None:
+    """Write the plan before the victims leave: it reserves the nodes, and a new leader continues the preemption.
 
-    def _shrink(self, gang: Gang, groups: Groups) -> bool:
-        """Continue without the slots that have no spare node, if the job allows it and enough others remain."""
-        ledger = self.ledger.fork()
-        chosen = as_many_as_fit(ledger, self.snapshot.matcher, gang, groups)
-        lost = {slot for slots in groups.values() for slot in slots} - chosen.keys()
-        if not continues_without(gang, len(lost)):
-            return False
-        self.ledger.adopt(ledger)
-        self.waiting.pop(gang.key, None)
-        text = f"there is no spare node: it continues with {gang.wanted - len(lost)} of {gang.size} nodes"
-        self.write(gang, chosen, reason=text, without=lost)
-        return True
+    Victims that need eviction are first tried in a dry run. A refusal changes the choice of victims.
+    """
+    names = few(other.full_name for other in made.victims)
+    draft.leaving.update(other.key for other in made.victims)
+    untried = [other for other in made.victims if not is_leaving(other) and not is_tried(other, draft.now)]
+    if untried:
+        draft.actions += [try_eviction(other, gang) for other in untried]
+    else:
+        within_s = room_within_s(made.victims, draft.settings)
+        write(draft, gang, made.nodes, reason=f"preempts for it: {names}", room_within_s=within_s)
+        waits(draft, gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
+    for slot, name in made.nodes.items():
+        bucket = draft.ledger.room(draft.snapshot.nodes[name])
+        if bucket is not None:
+            draft.ledger.take(bucket, [name], gang.pending_class[slot], 1)
 
-    def _take_over(self, gang: Gang, made: MadeRoom) -> None:
-        """Write the plan before the victims leave: it reserves the nodes, and a new leader continues the preemption.
 
-        Victims that need eviction are first tried in a dry run. A refusal changes the choice of victims.
-        """
-        names = few(other.full_name for other in made.victims)
-        self.leaving.update(other.key for other in made.victims)
-        untried = [other for other in made.victims if not is_leaving(other) and not is_tried(other, self.now)]
-        if untried:
-            self.actions += [try_eviction(other, gang) for other in untried]
-        else:
-            within_s = room_within_s(made.victims, self.settings)
-            self.write(gang, made.nodes, reason=f"preempts for it: {names}", room_within_s=within_s)
-            self.waits(gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
-        for slot, name in made.nodes.items():
-            bucket = self.ledger.room(self.snapshot.nodes[name])
-            if bucket is not None:
-                self.ledger.take(bucket, [name], gang.pending_class[slot], 1)
+def _behind(draft: Draft, queue: Queue, at: int) -> None:
+    """Handle gangs behind a waiting one, which compete for its nodes: they wait, or end before it starts."""
+    head = queue[at]
+    placed = _backfill(draft, queue, head)
+    rest = range(at + 1, len(queue))
+    for index in rest[: draft.settings.reported_per_queue]:
+        gang = queue[index]
+        if gang.key not in placed:
+            waits(draft, gang, is_behind(gang, head, gang.size))
+    draft.unreported += max(0, len(rest) - draft.settings.reported_per_queue)
 
-    def _behind(self, queue: Queue, at: int) -> None:
-        """Handle gangs behind a waiting one, which compete for its nodes: they wait, or end before it starts."""
-        head = queue[at]
-        placed = self._backfill(queue, head)
-        rest = range(at + 1, len(queue))
-        for index in rest[: self.settings.reported_per_queue]:
-            gang = queue[index]
-            if gang.key not in placed:
-                self.waits(gang, is_behind(gang, head, gang.size))
-        self.unreported += max(0, len(rest) - self.settings.reported_per_queue)
 
-    def _backfill(self, queue: Queue, head: Gang) -> set[str]:
-        """Place gangs behind the head whose time limit ends them before it starts; return their keys."""
-        placed: set[str] = set()
-        if head.key not in self.starts:
-            return placed
-        room = self.room(head.counts)
-        for gang in islice(queue.limited_after(head.order), self.settings.backfill_depth):
-            if any(count > room[cls] for cls, count in gang.counts.items()):
-                continue  # the common case: no room is free
-            if gang.writing or gang.binding or self._name_taken(gang):
-                continue
-            closed = self.kept.closed_to(would_end_at(gang, self.now))
-            chosen = self._choose(gang, _groups(gang, gang.pending), closed)
-            if not isinstance(chosen, Shortage):
-                self._give(gang, chosen)
-                placed.add(gang.key)
+def _backfill(draft: Draft, queue: Queue, head: Gang) -> set[str]:
+    """Place gangs behind the head whose time limit ends them before it starts; return their keys."""
+    placed: set[str] = set()
+    if head.key not in draft.starts:
         return placed
+    room = room_for(draft, head.counts)
+    for gang in islice(queue.limited_after(head.order), draft.settings.backfill_depth):
+        if any(count > room[cls] for cls, count in gang.counts.items()):
+            continue  # the common case: no room is free
+        if gang.writing or gang.binding or _name_taken(draft, gang):
+            continue
+        closed = draft.kept.closed_to(would_end_at(gang, draft.now))
+        chosen = _choose(draft, gang, _groups(gang, gang.pending), closed)
+        if not isinstance(chosen, Shortage):
+            _give(draft, gang, chosen)
+            placed.add(gang.key)
+    return placed
 
-    def _name_taken(self, gang: Gang) -> bool:
-        others = self.snapshot.gangs_by_name.get(gang.full_name, ())
-        if gang.single or len(others) <= 1:
-            return False
-        return any(key != gang.key and self.snapshot.gangs[key].placement is not None for key in others)
+
+def _name_taken(draft: Draft, gang: Gang) -> bool:
+    others = draft.snapshot.gangs_by_name.get(gang.full_name, ())
+    if gang.single or len(others) <= 1:
+        return False
+    return any(key != gang.key and draft.snapshot.gangs[key].placement is not None for key in others)
 
 
 def is_behind(gang: Gang, head: Gang, need: int, have: int = 0) -> Reason:

@@ -10,22 +10,27 @@ from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import planned
 from muster.scheduler.gangs.slots import SlotReview
 from muster.scheduler.placement.ledger import Ledger
-from muster.scheduler.placement.place import candidates
+from muster.scheduler.placement.place import Groups, candidates
 from muster.scheduler.plan import Action, Refuse, Settings, TellToLeave, WritePlacement
 from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.queue.backfill import Start
+from muster.scheduler.queue.reservations import Reservations
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Snapshot
 
 
 @dataclass(slots=True)
 class Draft:
-    """Common base of the steps of deciding: collects actions and reasons.
+    """The plan under construction, private to one call of `decide`; its functions fill it step by step.
 
     Attributes:
         ledger: the nodes' free room less what this plan uses.
         repairs: gangs whose slots need other nodes, and whether their placement keeps its deadline.
         leaving: gangs that this plan asks to leave.
         written: gangs whose placement this plan writes.
+        kept: nodes reserved for waiting gangs.
+        short: gangs that lack nodes, in order: their slots by class, and whether the gang had lost nodes.
+        giving_back: gangs in `short` that give their placement up if no victims are found.
     """
 
     snapshot: Snapshot
@@ -38,74 +43,86 @@ class Draft:
     repairs: list[tuple[Gang, SlotReview, bool]] = field(default_factory=list)
     leaving: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    unreported: int = 0
+    starts: dict[str, Start] = field(default_factory=dict)
+    kept: Reservations = field(init=False)
+    short: list[tuple[Gang, Groups, bool]] = field(default_factory=list)
+    giving_back: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
+        self.kept = Reservations(self.snapshot)
 
-    def wake(self, at: float) -> None:
-        """Set the time of the next plan to `at`, or keep an earlier one."""
-        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
 
-    def write(
-        self,
-        gang: Gang,
-        chosen: Mapping[int, str],
-        *,
-        reason: str,
-        keep_deadline: bool = False,
-        without: Collection[int] = (),
-        room_within_s: float | None = None,
-    ) -> None:
-        """Write the gang's next plan, `without` some slots; set `room_within_s` if victims have to leave first."""
-        nodes = {
-            slot: placed
-            for slot, placed in gang.placed.items()
-            if (gang.elastic or slot < gang.size) and slot not in without
-        }
-        for slot, member in gang.current.items():
-            if member.node and nodes.get(slot, ("",))[0] != member.node:
-                node = self.snapshot.nodes.get(member.node)
-                nodes[slot] = (member.node, node.uid if node is not None else "")
-        known = self.snapshot.nodes
-        nodes.update({slot: (name, known[name].uid) for slot, name in chosen.items()})
-        placement = planned(
-            gang,
-            nodes,
-            self.now,
-            self.settings.bind_deadline_s if room_within_s is None else room_within_s,
-            keep_deadline=keep_deadline,
-            preempting=room_within_s is not None,
-            given_up=_given_up(gang, nodes, without),
-        )
-        self.actions.append(WritePlacement(gang.key, placement, reason))
-        self.written.add(gang.key)
+def wake(draft: Draft, at: float) -> None:
+    """Set the time of the next plan to `at`, or keep an earlier one."""
+    draft.wake_at = at if draft.wake_at is None else min(draft.wake_at, at)
 
-    def ask_to_leave(self, gang: Gang, reason: LeavingReason, message: str) -> None:
-        """Ask the gang to give its nodes back."""
-        if gang.placement is not None and gang.key not in self.leaving:
-            self.leaving.add(gang.key)
-            self.actions.append(TellToLeave(gang.key, gang.placement, reason, message))
 
-    def cannot_be_considered(self, gang: Gang) -> None:
-        """Record why the gang is blocked; an unsupported or invalid constraint is also reported on the pod."""
-        reason = gang.blocker()
-        if reason is None:
-            return
-        self.waits(gang, reason)
-        if reason.why in (Why.NOT_SUPPORTED, Why.INVALID):
-            member = gang.current[min(gang.problems)]
-            self.actions.append(Refuse(gang.key, member.namespace, member.name, member.uid, reason))
+def write(
+    draft: Draft,
+    gang: Gang,
+    chosen: Mapping[int, str],
+    *,
+    reason: str,
+    keep_deadline: bool = False,
+    without: Collection[int] = (),
+    room_within_s: float | None = None,
+) -> None:
+    """Write the gang's next plan, `without` some slots; set `room_within_s` if victims have to leave first."""
+    nodes = {
+        slot: placed
+        for slot, placed in gang.placed.items()
+        if (gang.elastic or slot < gang.size) and slot not in without
+    }
+    for slot, member in gang.current.items():
+        if member.node and nodes.get(slot, ("",))[0] != member.node:
+            node = draft.snapshot.nodes.get(member.node)
+            nodes[slot] = (member.node, node.uid if node is not None else "")
+    known = draft.snapshot.nodes
+    nodes.update({slot: (name, known[name].uid) for slot, name in chosen.items()})
+    placement = planned(
+        gang,
+        nodes,
+        draft.now,
+        draft.settings.bind_deadline_s if room_within_s is None else room_within_s,
+        keep_deadline=keep_deadline,
+        preempting=room_within_s is not None,
+        given_up=_given_up(gang, nodes, without),
+    )
+    draft.actions.append(WritePlacement(gang.key, placement, reason))
+    draft.written.add(gang.key)
 
-    def waits(self, gang: Gang, reason: Reason) -> None:
-        """Record why the gang waits."""
-        self.waiting[gang.key] = reason
 
-    def room(
-        self, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
-    ) -> dict[PodClass, int]:
-        """Return how many pods of each class fit, without closed node classes and nodes in `beside`."""
-        matcher = self.snapshot.matcher
-        return {cls: sum(c.room for c in candidates(self.ledger, matcher, cls, closed, beside)) for cls in classes}
+def ask_to_leave(draft: Draft, gang: Gang, reason: LeavingReason, message: str) -> None:
+    """Ask the gang to give its nodes back."""
+    if gang.placement is not None and gang.key not in draft.leaving:
+        draft.leaving.add(gang.key)
+        draft.actions.append(TellToLeave(gang.key, gang.placement, reason, message))
+
+
+def report_blocker(draft: Draft, gang: Gang) -> None:
+    """Record why the gang is blocked; an unsupported or invalid constraint is also reported on the pod."""
+    reason = gang.blocker()
+    if reason is None:
+        return
+    waits(draft, gang, reason)
+    if reason.why in (Why.NOT_SUPPORTED, Why.INVALID):
+        member = gang.current[min(gang.problems)]
+        draft.actions.append(Refuse(gang.key, member.namespace, member.name, member.uid, reason))
+
+
+def waits(draft: Draft, gang: Gang, reason: Reason) -> None:
+    """Record why the gang waits."""
+    draft.waiting[gang.key] = reason
+
+
+def room_for(
+    draft: Draft, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
+) -> dict[PodClass, int]:
+    """Return how many pods of each class fit, without closed node classes and nodes in `beside`."""
+    matcher = draft.snapshot.matcher
+    return {cls: sum(c.room for c in candidates(draft.ledger, matcher, cls, closed, beside)) for cls in classes}
 
 
 def _given_up(gang: Gang, placed: Collection[int], without: Collection[int]) -> dict[int, int]:

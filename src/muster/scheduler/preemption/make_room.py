@@ -9,7 +9,7 @@ from itertools import chain
 import msgspec
 
 from muster.kube.objects.resources import plus
-from muster.scheduler.draft import Draft
+from muster.scheduler.draft import Draft, room_for, wake
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import is_leaving
 from muster.scheduler.gangs.priority import Rank
@@ -45,11 +45,11 @@ def make_room(
     """
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
-    missing = {cls: len(members) - draft.room([cls], closed, beside)[cls] for cls, members in groups.items()}
+    missing = {cls: len(members) - room_for(draft, [cls], closed, beside)[cls] for cls, members in groups.items()}
     vain = draft.snapshot.vain
     known_until = vain.until(gang.key, missing, draft.now) if not stuck else None
     if known_until is not None:
-        draft.wake(known_until)
+        wake(draft, known_until)
         return None
     first = {other.key for other in stuck}
     lower = [other for other in _may_leave(draft, gang) if other.key not in first]
@@ -59,7 +59,7 @@ def make_room(
             len(movable) for priority, movable in draft.snapshot.movable.items() if priority < gang.priority
         )
         if looked_at > CHOICE:
-            draft.wake(vain.note(gang.key, missing, draft.now, looked_at))
+            wake(draft, vain.note(gang.key, missing, draft.now, looked_at))
     return made
 
 
