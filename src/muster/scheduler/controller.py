@@ -24,6 +24,7 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.objects.meta import identity
 from muster.kube.objects.node import Node, lean
+from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest, complete
 from muster.scheduler.actions.binder import Binder
 from muster.scheduler.actions.bound_events import Announcer
@@ -57,7 +58,6 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.queue.unmet_demand import Lack, lacking
 from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
@@ -184,7 +184,7 @@ class SchedulerController:
         )
         self._budgets = BudgetWatch(self._client, self.state, changed=self._loop.wake, rng=self._rng)
         options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
-        pods = Informer(self._client, SchedulingPod, stored=identity, **options)  # the state holds the only copy
+        pods = Informer(self._client, Pod, stored=identity, **options)  # the state holds the only copy
         pods.add_handler(self._pod_changed)
         followed = self._followed or self._own()
         informers: list[Informer[Any]] = [pods]
@@ -242,7 +242,7 @@ class SchedulerController:
         self.state.set_tested((new or old).name, new)  # type: ignore[union-attr]
         self._loop.wake()
 
-    def _pod_changed(self, old: SchedulingPod | None, new: SchedulingPod | None) -> None:
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None:
             if new.terminating or new.finished:
                 self._mark_now(new.uid)

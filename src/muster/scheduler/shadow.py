@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.kube.clock import steady_time
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.gangs.placements import placed_slots
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import Action, Bind, EvictMember, Plan, Refuse, RemoveMember, TryEviction, WritePlacement
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.reasons import Why
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
@@ -34,14 +34,14 @@ class Shadow:
         """Start without hypothetical pods."""
         self.changed = changed
         self._metrics = metrics
-        self._pods: dict[str, tuple[SchedulingPod, ...]] = {}
+        self._pods: dict[str, tuple[Pod, ...]] = {}
         self._said: dict[str, str] = {}
         self._waits: dict[str, Why] = {}
 
     def suppose(self, job_uid: str, pods: Sequence[Mapping[str, Any]]) -> None:
         """Set the hypothetical pods of a job; empty if the job is gone or its pods exist."""
         if pods:
-            self._pods[job_uid] = tuple(from_dict(pod, SchedulingPod) for pod in pods)
+            self._pods[job_uid] = tuple(from_dict(pod, Pod) for pod in pods)
         else:
             self._pods.pop(job_uid, None)
         self.changed()

@@ -23,7 +23,6 @@ from muster.scheduler.explain.loading import load_state
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.rules import Rules
 from muster.scheduler.plan import Bind
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.controlplane import StartControlPlane
@@ -142,7 +141,7 @@ async def test_kube_scheduler_and_we_agree_on_single_pods(start_control_plane: S
             for case in cases:
                 await until(f"kube-scheduler says something about {case.name}", lambda case=case: case.answer(client))
             state = await load_state(client)
-            answers = [await client.get(SchedulingPod, "asked", case.name) for case in cases]
+            answers = [await client.get(Pod, "asked", case.name) for case in cases]
             assert [text for answer in answers if (text := _difference(state, answer))] == []
             assert len({bool(answer.spec.node_name) for answer in answers}) == 2  # some found a node, some did not
         finally:
@@ -154,7 +153,7 @@ async def _all_open(client: Client) -> bool:
     return not any(taint.key.startswith("node.kubernetes.io/") for node in nodes for taint in node.spec.taints)
 
 
-def _difference(state: ClusterState, theirs: SchedulingPod) -> str:
+def _difference(state: ClusterState, theirs: Pod) -> str:
     """What kube-scheduler and we disagree about; "" where we agree."""
     state.remove_pod(theirs.uid, 0.0)
     spec = msgspec.structs.replace(theirs.spec, scheduler_name="muster", node_name="")

@@ -8,21 +8,22 @@ from hypothesis import strategies as st
 
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
 from muster.fleet.balloons.decide import Balloon
-from muster.fleet.balloons.occupancy import Occupancy, RoomPod
+from muster.fleet.balloons.occupancy import Occupancy
 from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import decode, encode
 
 NODES = ("", "n0", "n1", "n2")
 
 
-def pod(name: str, uid: str, node: str = "n0", *, balloon: bool = False, **fields: object) -> RoomPod:
+def pod(name: str, uid: str, node: str = "n0", *, balloon: bool = False, **fields: object) -> Pod:
     labels = {"muster.dev/balloon": "true", "muster.dev/balloon-pool": "h100"} if balloon else {}
     meta: dict[str, object] = {"name": name, "namespace": "ns", "uid": uid, "labels": labels}
     if fields.pop("terminating", False):
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     spec: dict[str, object] = {"containers": [{"resources": {"requests": {"cpu": "500m"}}}], **fields}
     phase = spec.pop("phase", "Running")
-    return decode(encode({"metadata": meta, "spec": {"nodeName": node, **spec}, "status": {"phase": phase}}), RoomPod)
+    return decode(encode({"metadata": meta, "spec": {"nodeName": node, **spec}, "status": {"phase": phase}}), Pod)
 
 
 def placement(name: str, phase: str, nodes: list[str]) -> Placement:
@@ -53,9 +54,9 @@ PLACEMENTS = st.builds(
 
 
 @given(st.lists(PODS | GONE, max_size=30))
-def test_incremental_usage_equals_a_full_count(events: list[RoomPod | str]) -> None:
+def test_incremental_usage_equals_a_full_count(events: list[Pod | str]) -> None:
     occupancy = Occupancy(lambda: 0.0)
-    store: dict[str, RoomPod] = {}
+    store: dict[str, Pod] = {}
     for event in events:
         name = event if isinstance(event, str) else event.name
         old, new = store.get(name), None if isinstance(event, str) else event

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from muster.api.node_health import NodeHealth
-from muster.fleet.balloons.occupancy import RoomPod
 from muster.fleet.preflight.config import parse_config
 from muster.fleet.preflight.knowledge import Knowledge
 from muster.fleet.preflight.snapshot import NodeView
 from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 
 CONFIG = parse_config("image: a\ntolerations: [{key: sku, value: gpu}]")
@@ -39,7 +39,7 @@ def node(*taints: str, ready: str = "True", **spec: Any) -> Node:
 
 def pod(
     uid: str, where: str = "", *, namespace: str = "work", within: str = "", labels: Any = None, **limits: str
-) -> RoomPod:
+) -> Pod:
     asked = {name.replace("_", "/"): amount for name, amount in limits.items()}
     return from_dict(
         {
@@ -53,11 +53,11 @@ def pod(
             "spec": {"nodeName": where, "containers": [{"resources": {"limits": asked}}]},
             "status": {"phase": "Running" if where else "Pending"},
         },
-        RoomPod,
+        Pod,
     )
 
 
-def known(*pods: RoomPod) -> Knowledge:
+def known(*pods: Pod) -> Knowledge:
     made = Knowledge("muster-system", "muster.dev/team")
     made.node_changed(None, node())
     for each in pods:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.gangs.adapters import SOURCES
 from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.plan import Plan, WritePlacement
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.reasons import Reason
 from muster.scheduler.state import ClusterState
 from tests.unit.scheduler.world import World
@@ -62,18 +62,18 @@ class Foreign(World):
 
     # Pods as the controllers of others make them
 
-    def job_pod(self, job: str, index: int, suffix: str = "a", **meta: Any) -> SchedulingPod:
+    def job_pod(self, job: str, index: int, suffix: str = "a", **meta: Any) -> Pod:
         labels = {"batch.kubernetes.io/job-completion-index": str(index), "batch.kubernetes.io/job-name": job}
         return self.add_pod(f"{job}-{index}-{suffix}", {}, labels=labels, owners=[self.owner("job", job)], **meta)
 
-    def set_pod_of(self, name: str, index: int, **meta: Any) -> SchedulingPod:
+    def set_pod_of(self, name: str, index: int, **meta: Any) -> Pod:
         labels = {"apps.kubernetes.io/pod-index": str(index)}
         return self.add_pod(f"{name}-{index}", {}, labels=labels, owners=[self.owner("statefulset", name)], **meta)
 
-    def grouped(self, group: str, name: str, **meta: Any) -> SchedulingPod:
+    def grouped(self, group: str, name: str, **meta: Any) -> Pod:
         return self.add_pod(name, {}, labels={"scheduling.x-k8s.io/pod-group": group}, **meta)
 
-    def mpi_pod(self, job: str, role: str, index: int = 0, suffix: str = "") -> SchedulingPod:
+    def mpi_pod(self, job: str, role: str, index: int = 0, suffix: str = "") -> Pod:
         prefix = "training.kubeflow.org/"
         labels = {f"{prefix}operator-name": "mpi-operator", f"{prefix}job-name": job, f"{prefix}job-role": role}
         if role == "launcher":
@@ -82,7 +82,7 @@ class Foreign(World):
         labels[f"{prefix}replica-index"] = str(index)
         return self.add_pod(f"{job}-worker-{index}", {}, labels=labels, owners=[self.owner("mpijob", job)])
 
-    def ray_pod(self, cluster: str, name: str, group: str = "") -> SchedulingPod:
+    def ray_pod(self, cluster: str, name: str, group: str = "") -> Pod:
         labels = {"ray.io/cluster": cluster, "ray.io/node-type": "worker" if group else "head", "ray.io/group": group}
         spec = {} if group else {"gpus": 0}
         return self.add_pod(name, spec, labels=labels, owners=[self.owner("raycluster", cluster)])

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.gangs.adapters import membership
 from muster.scheduler.gangs.adapters.job import index_count
 from muster.scheduler.gangs.adapters.membership import Membership, Role, Shape, WorkloadRef
-from muster.scheduler.pods.wire import SchedulingPod
 from tests.unit.scheduler.foreign import Foreign, read
 
 JOB = "batch/v1", "Job"
 STATEFULSET = "apps/v1", "StatefulSet"
 
 
-def pod(labels: dict[str, str] | None = None, **changes: Any) -> SchedulingPod:
+def pod(labels: dict[str, str] | None = None, **changes: Any) -> Pod:
     meta = {"name": "p", "namespace": "default", "uid": "p-uid", "labels": labels or {}, **changes.pop("meta", {})}
-    return from_dict({"metadata": meta, "spec": {"schedulerName": "muster", **changes}}, SchedulingPod)
+    return from_dict({"metadata": meta, "spec": {"schedulerName": "muster", **changes}}, Pod)
 
 
 def owned(api_version: str, kind: str, *, controller: bool = True) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def owned(api_version: str, kind: str, *, controller: bool = True) -> dict[str, 
         ),
     ],
 )  # fmt: skip
-def test_a_pod_says_where_it_belongs(made: SchedulingPod, expected: Membership) -> None:
+def test_a_pod_says_where_it_belongs(made: Pod, expected: Membership) -> None:
     assert membership(made) == expected
 
 
@@ -104,7 +104,7 @@ def test_a_pod_says_where_it_belongs(made: SchedulingPod, expected: Membership) 
                      id="an owner that does not control it"),
     ],
 )  # fmt: skip
-def test_other_pods_are_single(made: SchedulingPod) -> None:
+def test_other_pods_are_single(made: Pod) -> None:
     found = membership(made)
     assert found is not None
     assert found.single

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.explain.hypothetical import suppose_ended, suppose_nodes, suppose_placed
 from muster.scheduler.explain.why_waiting import Explanation, explain, suppose
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.queue.backfill import START_SLACK_S
 from tests.unit.scheduler.world import GPU, START, World, node
 
@@ -179,7 +179,7 @@ def test_a_gang_that_does_not_exist_yet_can_be_explained() -> None:
     world = World()
     world.add_nodes("a", "b")
     spec = {"nodeSelector": {"zone": "x"}, "containers": [{"name": "c", "resources": {"limits": {GPU: "8"}}}]}
-    pod = from_dict({"metadata": {"name": "idea", "namespace": "default"}, "spec": spec}, SchedulingPod)
+    pod = from_dict({"metadata": {"name": "idea", "namespace": "default"}, "spec": spec}, Pod)
     gang = suppose(world.state, pod, 2, now=START)
     found = explain(world.state.snapshot(), gang, now=START)
     assert (found.need, found.have) == (2, 0)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.objects.pod import PodSpec
 from muster.kube.objects.resources import pod_request
 from muster.kube.objects.storage import PersistentVolumeClaim
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.pods.volumes import ClaimState, StorageClass, claim_state
-from muster.scheduler.pods.wire import SchedulingPodSpec
 from tests.unit.scheduler.world import GPU, World, node, reason_of
 
 ABOVE_3 = {"key": "n", "operator": "Gt", "values": ["3"]}
@@ -113,7 +113,7 @@ def test_a_pod_needs_the_larger_of_its_init_and_main_containers_and_its_overhead
             "containers": [limits("1"), {"name": "g", "resources": {"limits": {"cpu": "250m", GPU: "8"}}}],
             "overhead": {"cpu": "100m"},
         },
-        SchedulingPodSpec,
+        PodSpec,
     )
     assert pod_request(spec) == {"cpu": 3600, GPU: 8, "pods": 1}
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.explain.hypothetical import suppose_nodes
 from muster.scheduler.explain.why_waiting import explain
-from muster.scheduler.pods.wire import SchedulingPod
 from tests.unit.scheduler.world import GPU, World, node
 
 TAINT = {"key": "muster.dev/pool", "value": "a", "effect": "NoSchedule"}
@@ -27,7 +27,7 @@ def why_not(world: World, gang: str) -> set[str]:
     return {count.text() for count in found.nodes}
 
 
-def default_pod(world: World, name: str, on: str, *, gpus: int) -> SchedulingPod:
+def default_pod(world: World, name: str, on: str, *, gpus: int) -> Pod:
     """A pod that kube-scheduler placed."""
     body = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
@@ -38,7 +38,7 @@ def default_pod(world: World, name: str, on: str, *, gpus: int) -> SchedulingPod
         },
         "status": {"phase": "Running"},
     }
-    pod = from_dict(body, SchedulingPod)
+    pod = from_dict(body, Pod)
     world.state.set_pod(pod, world.now)
     world.pods[pod.uid] = pod
     return pod

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.place import Shortage, choose
 from muster.scheduler.pods.pod_class import PodClass
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
 from tests.unit.scheduler.rulebook import Book, Node, Spec
 from tests.unit.scheduler.world import GPU, START, node
@@ -157,7 +157,7 @@ def place(
         state.set_node(node(item["name"], gpus=item["gpus"], labels=item["labels"], taints=taints))
     others = [{**made, "spec": {**made["spec"], "nodeName": where}} for made, where in pods]
     for made in [*gang, *others] if late else [*others, *gang]:
-        state.set_pod(from_dict(made, SchedulingPod), START)
+        state.set_pod(from_dict(made, Pod), START)
     groups: dict[PodClass, list[int]] = {}
     for slot, made in enumerate(gang):
         cls = state.pods[made["metadata"]["uid"]].cls

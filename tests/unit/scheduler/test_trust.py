@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster.api.trust import Identity
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.hypothetical import suppose_nodes
@@ -16,7 +17,6 @@ from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.nodes.trust import Trust
 from muster.scheduler.plan import Bind
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
 from tests.unit.scheduler.world import World, node, reason_of
 
@@ -251,7 +251,7 @@ def test_a_gang_that_is_only_supposed_asks_for_fresh_tests_as_well_and_supposed_
             "metadata": {"name": "train", "namespace": "default", "annotations": {WITHIN: "24"}},
             "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
         },
-        SchedulingPod,
+        Pod,
     )
     gang = suppose(world.state, pod, 2, now=world.now)
     said = explain(world.state.snapshot(world.now), gang, now=world.now)

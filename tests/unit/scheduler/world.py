@@ -12,6 +12,7 @@ from muster.api.placement import Placement, PlacementStatus
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.policy import PodDisruptionBudget
 from muster.kube.objects.struct import from_dict
 from muster.scheduler.decide import decide
@@ -32,7 +33,6 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
 
 GPU = "nvidia.com/gpu"
@@ -79,7 +79,7 @@ class World:
         self.tested: dict[str, Preflight] = {}
         self.now = START
         self.nodes: dict[str, Node] = {}
-        self.pods: dict[str, SchedulingPod] = {}
+        self.pods: dict[str, Pod] = {}
         self.placements: dict[str, Placement] = {}
         self.jobs: dict[str, JobFacts] = {}
         self.budgets: dict[str, PodDisruptionBudget] = {}
@@ -131,7 +131,7 @@ class World:
         del self.nodes[name]
         self.state.remove_node(name)
 
-    def add_pod(self, name: str, spec: dict[str, Any] | None = None, **meta: Any) -> SchedulingPod:
+    def add_pod(self, name: str, spec: dict[str, Any] | None = None, **meta: Any) -> Pod:
         """`spec` is merged over a pod of one whole node; `meta`: labels, annotations, owner."""
         gpus = (spec or {}).pop("gpus", 8)
         pod = from_dict(
@@ -152,14 +152,14 @@ class World:
                 },
                 "status": {"phase": "Pending"},
             },
-            SchedulingPod,
+            Pod,
         )
         self._set_pod(pod)
         return pod
 
     def add_member(
         self, gang: str, slot: int, size: int, *, attempt: int = 0, uid: str = "", whole: str = "", **spec: Any
-    ) -> SchedulingPod:
+    ) -> Pod:
         """`whole`: its job has its nodes to itself; the value of the annotation."""
         return self.add_pod(
             f"{gang}-{slot}-{attempt}",
@@ -202,11 +202,11 @@ class World:
         del self.budgets[f"default/{name}"]
         self.state.budgets.remove(f"default/{name}")
 
-    def _set_pod(self, pod: SchedulingPod) -> None:
+    def _set_pod(self, pod: Pod) -> None:
         self.pods[pod.uid] = pod
         self.state.set_pod(pod, self.now)
 
-    def find(self, name: str) -> SchedulingPod:
+    def find(self, name: str) -> Pod:
         return next(pod for pod in self.pods.values() if pod.name == name)
 
     def terminate(self, name: str) -> None:

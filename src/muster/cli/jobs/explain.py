@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
     from muster.kube.client import Client
     from muster.kube.objects.node import Node
+    from muster.kube.objects.pod import Pod
     from muster.scheduler.explain.why_waiting import Explanation
     from muster.scheduler.gangs.gang import Gang
-    from muster.scheduler.pods.wire import SchedulingPod
     from muster.scheduler.state import ClusterState
 
 
@@ -210,13 +210,13 @@ def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
         )
 
 
-def _pod_of(job: TrainingJob, team_key: str) -> SchedulingPod:
+def _pod_of(job: TrainingJob, team_key: str) -> Pod:
     """A pod of a job that does not exist, named like the job."""
+    from muster.kube.objects.pod import Pod
     from muster.kube.objects.struct import from_dict
-    from muster.scheduler.pods.wire import SchedulingPod
     from muster.trainingjobs.pods.pod import PodSettings, build_pod
 
     settings = PodSettings(url="https://none", ca_pem="", muster_image="none", team_key=team_key)
     made = build_pod(job, 0, 1, (), settings)
     made["metadata"]["name"] = job.name
-    return from_dict(made, SchedulingPod)
+    return from_dict(made, Pod)

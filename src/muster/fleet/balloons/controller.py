@@ -17,7 +17,7 @@ from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP, BalloonPool, pa
 from muster.fleet.balloons.decide import Action, Cap, Drop, Mark, NodeView, Put, Scale, View, decide
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL, known, manifest
 from muster.fleet.balloons.metrics import balloon_metrics
-from muster.fleet.balloons.occupancy import Occupancy, RoomPod
+from muster.fleet.balloons.occupancy import Occupancy
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
@@ -101,7 +101,7 @@ class BalloonController:
             self._client, Deployment, namespace=self._namespace, label_selector=managed, **common
         )
         nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
-        pods = Informer(self._client, RoomPod, stored=identity, **common)
+        pods = Informer(self._client, Pod, stored=identity, **common)
         placements = Informer(self._client, Placement, **common)
         self._deployments.add_handler(lambda old, new: self._loop.wake())
         nodes.add_handler(self._node_changed)

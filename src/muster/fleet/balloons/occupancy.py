@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import msgspec
 
@@ -13,36 +12,8 @@ from muster.api.placement import Placement
 from muster.fleet.balloons.decide import Balloon
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL
 from muster.kube.clock import steady_time
-from muster.kube.objects.container import QuantityValue, ResourceRequirements
-from muster.kube.objects.meta import KubeObject, Resource
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.resources import pod_request
-from muster.kube.objects.struct import KubeStruct
-
-
-class _Container(KubeStruct):
-    resources: ResourceRequirements | None = None
-    restart_policy: str | None = None
-
-
-class _Spec(KubeStruct):
-    node_name: str = ""
-    containers: tuple[_Container, ...] = ()
-    init_containers: tuple[_Container, ...] = ()
-    overhead: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
-    resources: ResourceRequirements | None = None
-
-
-class _Status(KubeStruct):
-    phase: str = ""
-
-
-class RoomPod(KubeObject):
-    """A Pod with the fields that show what it takes of its node."""
-
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "pods", "Pod")
-
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
 
 
 class _Taking(msgspec.Struct, frozen=True):
@@ -75,7 +46,7 @@ class Occupancy:
         """Return whether a gang has a slot there."""
         return self._promised[node] > 0
 
-    def pod_changed(self, old: RoomPod | None, new: RoomPod | None) -> bool:
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Take a change of a pod. Returns whether it changes anything here."""
         changed = False
         if old is not None and (new is None or new.uid != old.uid):
@@ -110,7 +81,7 @@ class Occupancy:
                 del self._promised[node]
         return before != after
 
-    def _balloon(self, pod: RoomPod) -> bool:
+    def _balloon(self, pod: Pod) -> bool:
         meta = pod.metadata
         before = self.balloons.pop(pod.uid, None)
         if meta.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed"):
@@ -138,7 +109,7 @@ class Occupancy:
         return True
 
 
-def _taking(pod: RoomPod) -> _Taking | None:
+def _taking(pod: Pod) -> _Taking | None:
     """Return what a pod takes; None if it is not bound or has ended."""
     if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
         return None

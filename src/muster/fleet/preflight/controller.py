@@ -21,7 +21,6 @@ from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight, last_pass
 from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
-from muster.fleet.balloons.occupancy import RoomPod
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.preflight.comparing import compare
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP, PreflightConfig, parse_config
@@ -130,7 +129,7 @@ class PreflightController:
             informers.append(informer)
 
         follow(Informer(self._client, Node, transform=lean_node, stored=bare, **common), known.node_changed)
-        follow(Informer(self._client, RoomPod, stored=bare, **common), known.pod_changed)
+        follow(Informer(self._client, Pod, stored=bare, **common), known.pod_changed)
         follow(Informer(self._client, Placement, **common), known.placement_changed)
         follow(Informer(self._client, Pod, label_selector=LABEL_PREFLIGHT, stored=bare, **own), known.test_changed)
         follow(Informer(self._client, Preflight, stored=lean, **common), known.record_changed)

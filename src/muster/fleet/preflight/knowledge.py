@@ -19,7 +19,7 @@ from muster.api.placement import Placement
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored, tested_within_h
-from muster.fleet.balloons.occupancy import Occupancy, RoomPod
+from muster.fleet.balloons.occupancy import Occupancy
 from muster.fleet.health.decide import History, decide
 from muster.fleet.health.mesh import CHECK as REACH
 from muster.fleet.health.peers import UNREACHED
@@ -181,7 +181,7 @@ class Knowledge:
             self._tests[name] = found
         return found != before
 
-    def pod_changed(self, old: RoomPod | None, new: RoomPod | None) -> bool:
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> bool:
         """Handle a change of any pod: it may use GPUs, or wait for recently tested nodes."""
         pod = new or old
         assert pod is not None

@@ -1,18 +1,25 @@
 """Pods, full enough to place them, run them and read what became of them.
 
 A struct holds what our code reads. A volume source, an ephemeral container or another field not named here is dropped
-when decoding: fine for a cache, wrong for writing back. Pods of others are only ever patched.
+when decoding: fine for a cache, wrong for writing back. Pods of others are only ever patched. A field that may hold a
+constraint on the pod's node must be named here: the scheduler would ignore a dropped constraint without a warning.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from muster.kube.objects.affinity import Affinity, Toleration, TopologySpreadConstraint
-from muster.kube.objects.container import Container, ContainerStatus, QuantityValue, SeccompProfile
+from muster.kube.objects.container import (
+    Container,
+    ContainerStatus,
+    QuantityValue,
+    ResourceRequirements,
+    SeccompProfile,
+)
 from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
 from muster.kube.objects.struct import KubeStruct
 from muster.kube.objects.volume import Volume
@@ -80,7 +87,10 @@ class PodSpec(KubeStruct):
     priority_class_name: str = ""
     preemption_policy: str | None = None
     overhead: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    resources: ResourceRequirements | None = None
     resource_claims: tuple[PodResourceClaim, ...] = ()
+    scheduling_group: dict[str, Any] | None = None
+    workload_ref: dict[str, Any] | None = None
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None

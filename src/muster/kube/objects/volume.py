@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from muster.kube.objects.struct import KubeStruct
@@ -137,6 +139,8 @@ class Volume(KubeStruct):
     downward_api: DownwardAPIVolumeSource | None = msgspec.field(default=None, name="downwardAPI")
     persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
     nfs: NFSVolumeSource | None = None
+    ephemeral: dict[str, Any] | None = None
+    """Has a claim of its own, named `{pod}-{volume}` (Kubernetes: ephemeral volumes)."""
 
 
 class VolumeMount(KubeStruct):

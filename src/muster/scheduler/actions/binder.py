@@ -12,9 +12,9 @@ from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, Invalid, NotFound
 from muster.kube.executor import Executor
 from muster.kube.objects.meta import K
+from muster.kube.objects.pod import Pod
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import Bind
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
 
 log = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ class Binder:
         if pod is not None and pod.uid == bind.uid and isinstance(error, Conflict):
             self._state.set_pod(pod, now)
 
-    async def _read(self, bind: Bind) -> SchedulingPod | None:
-        return await read(self._client, SchedulingPod, bind.pod, bind.namespace, self._request_timeout_s)
+    async def _read(self, bind: Bind) -> Pod | None:
+        return await read(self._client, Pod, bind.pod, bind.namespace, self._request_timeout_s)
 
 
 async def read(client: Client, kind: type[K], name: str, namespace: str | None, timeout_s: float) -> K | None:

@@ -25,6 +25,7 @@ from muster.kube.clock import steady_time
 from muster.kube.errors import Forbidden, NotFound
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.scheduler.actions.claim_lookups import look_up_claim
 from muster.scheduler.explain.refused_evictions import list_refusals
 from muster.scheduler.gangs.gang import Gang
@@ -32,7 +33,6 @@ from muster.scheduler.gangs.priority import job_facts
 from muster.scheduler.informers.budgets import list_budgets
 from muster.scheduler.informers.cluster import list_surroundings
 from muster.scheduler.informers.owners import list_wanted
-from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
 
@@ -51,7 +51,7 @@ async def load_state(client: Client, team_key: str = LABEL_TEAM, trusting: str |
         ApiError: a required kind could not be listed.
     """
     nodes, pods, placements, jobs = await asyncio.gather(
-        client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
+        client.list_all(Node), client.list_all(Pod), client.list_all(Placement), client.list_all(TrainingJob)
     )
     state, now = ClusterState(team_key=team_key, trusting=trusting), steady_time()
     if trusting is not None:
@@ -81,7 +81,7 @@ async def load_snapshot(client: Client) -> Snapshot:
     return (await load_state(client)).snapshot()
 
 
-def suppose(state: ClusterState, pod: SchedulingPod, size: int, *, now: float) -> Gang:
+def suppose(state: ClusterState, pod: Pod, size: int, *, now: float) -> Gang:
     """Add a hypothetical gang of `size` pods like `pod`, to explain a job before it is submitted.
 
     Take a snapshot after this; the gang has the pod's namespace and name.
@@ -97,7 +97,7 @@ def suppose(state: ClusterState, pod: SchedulingPod, size: int, *, now: float) -
             annotations={ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_UID: SUPPOSED_UID, **wish},
         )
         spec = msgspec.structs.replace(pod.spec, scheduler_name=SCHEDULER_NAME, node_name="")
-        state.set_pod(SchedulingPod(metadata=meta, spec=spec), now)
+        state.set_pod(Pod(metadata=meta, spec=spec), now)
     key = f"{pod.namespace or 'default'}/{pod.name}/{SUPPOSED_UID}"
     gang = state.gangs[key]
     gang.arrival = now

@@ -13,6 +13,7 @@ import msgspec
 
 from muster.kube.objects.affinity import Toleration
 from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.objects.pod import Pod, PodSpec
 from muster.kube.objects.resources import plus
 from muster.kube.objects.struct import KubeStruct
 from muster.scheduler.gangs.gang import PodRecord
@@ -20,7 +21,6 @@ from muster.scheduler.nodes.node_class import NodeClass
 from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.pods.pod_class import ClassTable, PodClass
-from muster.scheduler.pods.wire import SchedulingPod, SchedulingPodSpec
 
 _TOLERATED = {
     "NoExecute": ("not-ready", "unreachable"),
@@ -31,7 +31,7 @@ _TOLERATED = {
 class DaemonTemplate(KubeStruct):
     """Pod template of a DaemonSet."""
 
-    spec: SchedulingPodSpec = msgspec.field(default_factory=SchedulingPodSpec)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
 
 
 class DaemonSetSpec(KubeStruct):
@@ -133,4 +133,4 @@ def _class_of(daemons: DaemonSet, classes: ClassTable) -> PodClass:
     spec = msgspec.structs.replace(
         spec, tolerations=(*spec.tolerations, *tolerations), affinity=affinity, topology_spread_constraints=()
     )
-    return classes.of(SchedulingPod(metadata=ObjectMeta(namespace=daemons.namespace), spec=spec), ours=False)
+    return classes.of(Pod(metadata=ObjectMeta(namespace=daemons.namespace), spec=spec), ours=False)

@@ -14,13 +14,12 @@ from muster.api.trust import tested_within_h
 from muster.api.validate import NO_CLAIMS
 from muster.api.whole_node import WholeNode, whole_node
 from muster.kube.objects.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
-from muster.kube.objects.pod import Pod
+from muster.kube.objects.pod import Pod, PodSpec
 from muster.kube.objects.resources import pod_request
 from muster.scheduler.pods.peers import NO_PEERS, PeerTable
 from muster.scheduler.pods.relations import Peers, Relations, Term, asks_of_others, relations, unknown
 from muster.scheduler.pods.resources import WHOLE, WHOLE_PARTS
 from muster.scheduler.pods.volumes import ClaimNeeds
-from muster.scheduler.pods.wire import SchedulingPodSpec
 
 HostPort = tuple[str, str, int]
 """(host IP, protocol, port); an empty IP means all addresses."""
@@ -116,9 +115,7 @@ class ClassTable:
 
     def _of_spec(self, pod: Pod, claims: ClaimNeeds, *, ours: bool) -> PodClass:
         spec = pod.spec
-        extra: tuple[object, ...] = ()
-        if isinstance(spec, SchedulingPodSpec):
-            extra = (spec.resources, _unknown_group(spec), spec.workload_ref is None)
+        extra = (spec.resources, _unknown_group(spec), spec.workload_ref is None)
         asked = relations(pod, self.peers.intern, ours=ours) if asks_of_others(pod) else None
         tests = self._trusting is not None and is_test(pod, self._trusting)
         spec_key = self._encoder.encode(
@@ -240,14 +237,13 @@ def _refusals(pod: Pod) -> Iterable[str]:
         yield _unsupported(field)
     if spec.resource_claims:
         yield f"spec.resourceClaims {NO_CLAIMS}"
-    if isinstance(spec, SchedulingPodSpec):
-        if _unknown_group(spec):
-            yield _unsupported("spec.schedulingGroup")
-        if spec.workload_ref is not None:
-            yield _unsupported("spec.workloadRef")
+    if _unknown_group(spec):
+        yield _unsupported("spec.schedulingGroup")
+    if spec.workload_ref is not None:
+        yield _unsupported("spec.workloadRef")
 
 
-def _unknown_group(spec: SchedulingPodSpec) -> bool:
+def _unknown_group(spec: PodSpec) -> bool:
     """Return whether the pod is in a kind of scheduling group that is newer than podGroupName."""
     return spec.scheduling_group is not None and not spec.scheduling_group.get("podGroupName")
 

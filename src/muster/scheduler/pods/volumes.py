@@ -17,7 +17,6 @@ from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.storage import PersistentVolume, PersistentVolumeClaim
 from muster.kube.objects.struct import KubeStruct
-from muster.scheduler.pods.wire import SchedulingVolume
 
 ClaimNeeds = tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...]
 """(claim name, node affinity terms of its volume), for each claim whose volume is tied to nodes."""
@@ -73,7 +72,7 @@ def claim_names(pod: Pod) -> tuple[str, ...]:
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             names.append(volume.persistent_volume_claim.claim_name)
-        elif isinstance(volume, SchedulingVolume) and volume.ephemeral is not None:
+        elif volume.ephemeral is not None:
             names.append(f"{pod.name}-{volume.name}")
     return tuple(names)
 

@@ -11,7 +11,7 @@ from muster.kube.objects.affinity import Affinity, NodeAffinity, NodeSelector, N
 from muster.kube.objects.container import Container, ResourceRequirements
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus
-from muster.scheduler.pods.wire import SchedulingPod, SchedulingPodSpec
+from muster.kube.objects.pod import Pod, PodSpec
 from muster.sim.replay.job import Job, NodeShape, Shape
 
 GPU = "nvidia.com/gpu"
@@ -58,11 +58,11 @@ class PodMaker:
                 ANNOTATION_ATTEMPT: str(attempt),
             }
 
-    def pod(self, slot: int) -> SchedulingPod:
+    def pod(self, slot: int) -> Pod:
         """Return the pod of a slot."""
         job = self._job
         uid = f"{job.name}-{slot}-{self._attempt}"
-        return SchedulingPod(
+        return Pod(
             metadata=ObjectMeta(
                 name=uid,
                 namespace=NAMESPACE,
@@ -82,14 +82,14 @@ def _amounts(shape: NodeShape | Shape) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _spec(shape: Shape, priority: int, limit_s: int | None) -> SchedulingPodSpec:
+def _spec(shape: Shape, priority: int, limit_s: int | None) -> PodSpec:
     """One object for all pods with the same request."""
     affinity = None
     if shape.models:
         rule = NodeSelectorRequirement(key=GPU_MODEL, operator="In", values=shape.models)
         required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(rule,)),))
         affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
-    return SchedulingPodSpec(
+    return PodSpec(
         scheduler_name=MUSTER,
         containers=(Container(name="worker", resources=ResourceRequirements(limits={**_amounts(shape)})),),
         affinity=affinity,

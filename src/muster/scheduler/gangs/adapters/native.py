@@ -6,14 +6,13 @@ from muster.kube.objects.pod import Pod
 from muster.kube.objects.scheduling import PodGroup
 from muster.scheduler.gangs.adapters.membership import Description, Membership, Role, Shape, WorkloadRef, member_of
 from muster.scheduler.gangs.adapters.source import Source
-from muster.scheduler.pods.wire import SchedulingPodSpec
 
 NAME = "podgroup"
 
 
 def member(pod: Pod) -> Membership | None:
     """Return the pod's membership, from the name of its pod group."""
-    group = pod.spec.scheduling_group if isinstance(pod.spec, SchedulingPodSpec) else None
+    group = pod.spec.scheduling_group
     name = group.get("podGroupName") if group else None
     return member_of(WorkloadRef(NAME, pod.namespace, name), pod) if name else None
 
