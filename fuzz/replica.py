@@ -10,8 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from fuzz.rendezvous import serve
 from muster.api.names import CONTROLLER_LEASE
+from muster.api.trimmed import FORMS
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
+from muster.kube.informers import Informers
 from muster.kube.leader import LeaderElector
 from muster.manager.controllers import Parts, Shared, works_of
 from muster.scheduler.plan import Settings
@@ -126,10 +128,12 @@ class Replica:
             rng=random.Random(seed),
         )
 
-        jobs = self._training_jobs(client, elector, identity, seed) if self._lines is not None else None
+        informers = Informers(client, FORMS, rng=random.Random(seed + 3))
+        jobs = self._training_jobs(client, informers, elector, identity, seed) if self._lines is not None else None
 
         shared = Shared(
             client=client,
+            informers=informers,
             namespace=LEASE_NAMESPACE,
             identity=identity,
             elector=elector,
@@ -153,7 +157,9 @@ class Replica:
             for work in works:
                 group.create_task(work)
 
-    def _training_jobs(self, client: Client, elector: LeaderElector, identity: str, seed: int) -> TrainingJobController:
+    def _training_jobs(
+        self, client: Client, informers: Informers, elector: LeaderElector, identity: str, seed: int
+    ) -> TrainingJobController:
         """The controller of training jobs, and its face towards supervisors."""
         jobs = TrainingJobController(
             client,
@@ -161,6 +167,7 @@ class Replica:
             cluster_secret=b"simulated",
             pods=PODS,
             identity=identity,
+            informers=informers,
             registry=_METRICS,
             clock=self._clock,
             rng=random.Random(seed + 2),

@@ -26,6 +26,7 @@ from muster.api.names import (
     LABEL_BORROWED,
     LABEL_GANG,
     LABEL_SLOT,
+    MIRROR,
     SCHEDULER_NAME,
 )
 from muster.kube.objects.affinity import NodeSelectorTerm, Toleration
@@ -35,8 +36,6 @@ from muster.kube.objects.taints import NO_SCHEDULE, tolerates
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 """The API server's default for a pod without a scheduler, set before it calls webhooks."""
-MIRROR: Final = "kubernetes.io/config.mirror"
-"""Annotation of the pods that kubelets create for static pods: these run already."""
 _INDEXES: Final = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -76,6 +76,10 @@ ANNOTATION_TEAM_RECORD: Final = "muster.dev/team-record"
 
 A label without it was set by another writer.
 """
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Kubernetes' annotation of a static pod's copy in the API."""
+STAYS: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+"""Cluster Autoscaler's annotation for a node that must stay, which operators know."""
 ANNOTATION_WHOLE_NODE: Final = "muster.dev/whole-node"
 """On pods of a TrainingJob that has its nodes to itself: `any`, or `RESOURCE=COUNT`: only nodes of that GPU count."""
 ANNOTATION_PRIORITY: Final = "muster.dev/priority"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -26,6 +26,8 @@ class Cache(Generic[T]):
     """
 
     def __init__(self, name: str, stored: Callable[[T], T] | None = None) -> None:
+        self.whole = stored is None
+        """Whether the objects here are those that handlers get."""
         self._name = name
         self._stored = stored
         self._objects: dict[str, T] = {}
@@ -44,6 +46,10 @@ class Cache(Generic[T]):
         for key, obj in self._objects.items():
             index.update(key, None, obj)
 
+    def remove_index(self, name: str) -> None:
+        """Drop an index. Raises KeyError when there is none of this name."""
+        del self._indexes[name]
+
     def add_handler(self, handler: Handler[T]) -> None:
         """Call `handler` for every change from now on, and first for every object that is here already."""
         self._handlers.append(handler)
@@ -51,15 +57,23 @@ class Cache(Generic[T]):
             self._call(handler, None, obj)
 
     def remove_handler(self, handler: Handler[T]) -> None:
-        """Call `handler` no more. Raises ValueError where it was not added."""
-        self._handlers.remove(handler)
+        """Call `handler` no more, if it was added."""
+        if handler in self._handlers:
+            self._handlers.remove(handler)
 
-    def become(self, fresh: Mapping[str, T]) -> None:
-        """Become equal to a complete list, in place and without a break; handlers hear what differs."""
+    def become(self, fresh: Mapping[str, T], newcomers: Iterable[Handler[T]] = ()) -> None:
+        """Become equal to a complete list, in place and without a break; handlers hear what differs.
+
+        Newcomers hear of each object of the list, and are handlers from then on.
+        """
         for key in [key for key in self._objects if key not in fresh]:
             self.change(key, None)
         for key, obj in fresh.items():
             self.change(key, obj)
+        for handler in newcomers:
+            self._handlers.append(handler)
+            for obj in fresh.values():
+                self._call(handler, None, obj)
 
     def change(self, key: str, new: T | None) -> None:
         """Records that the object at `key` is now `new`, or is gone; the same resourceVersion is ignored."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from muster.kube.client import Client
 from muster.kube.errors import BadConfig
 from muster.kube.events import WARNING, EventRecorder
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers, SharedInformer
 from muster.kube.objects.core import ConfigMap
 
 C = TypeVar("C")
@@ -17,9 +16,9 @@ C = TypeVar("C")
 log = logging.getLogger(__name__)
 
 
-def config_map_informer(client: Client, namespace: str, name: str, **options: Any) -> Informer[ConfigMap]:
-    """Return an informer of one ConfigMap; `options` are the informer's."""
-    return Informer(client, ConfigMap, namespace=namespace, field_selector=f"metadata.name={name}", **options)
+def config_map_informer(informers: Informers, namespace: str, name: str) -> SharedInformer[ConfigMap]:
+    """Return an informer of one ConfigMap."""
+    return informers.of(ConfigMap, namespace=namespace, field_selector=f"metadata.name={name}")
 
 
 def text_of(found: ConfigMap | None, key: str) -> str:
@@ -46,7 +45,7 @@ class ConfigMapSource(Generic[C]):
 
     def __init__(
         self,
-        informer: Informer[ConfigMap],
+        informer: SharedInformer[ConfigMap],
         read: Callable[[ConfigMap | None], C],
         value: C,
         *,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from muster.kube.errors import ApiError, ConfigError, Conflict
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
+from muster.kube.informers import SharedInformer
 from muster.kube.leader import LeaderElector, Term
 from muster.kube.metrics import KubeMetrics, kube_metrics
 from muster.kube.objects.meta import KubeObject
@@ -55,7 +56,7 @@ class Controller:
         name: str,
         reconcile: Reconcile,
         *,
-        informers: Iterable[Informer[Any]] = (),
+        informers: Iterable[Informer[Any] | SharedInformer[Any]] = (),
         workers: int = 4,
         elector: LeaderElector | None = None,
         progress: Progress | None = None,
@@ -68,7 +69,7 @@ class Controller:
         self.name = name
         self.queue: WorkQueue[str] = queue if queue is not None else WorkQueue(rng=rng)
         self._reconcile = reconcile
-        self._informers: list[Informer[Any]] = list(informers)
+        self._informers: list[Informer[Any] | SharedInformer[Any]] = list(informers)
         self._sources: list[Callable[[], Iterable[str]]] = []
         self._workers = workers
         self._elector = elector
@@ -93,7 +94,9 @@ class Controller:
                 return f"no complete list of {informer.kind.RESOURCE.plural} yet"
         return None
 
-    def watch(self, informer: Informer[T], keys: Callable[[T], Iterable[str]] | None = None) -> None:
+    def watch(
+        self, informer: Informer[T] | SharedInformer[T], keys: Callable[[T], Iterable[str]] | None = None
+    ) -> None:
         """Queue `keys(object)` (by default its own key) for the old and new form of everything that changes."""
         keys_of: Callable[[T], Iterable[str]] = keys if keys is not None else _own_key
 
@@ -121,12 +124,15 @@ class Controller:
 
     async def _term(self, term: Term) -> None:
         await term.outwait(self._fence_s, self.name)
+        since = term.fenced_at(self._fence_s)
         while True:
             try:
-                await asyncio.gather(*(informer.refresh(SYNC_TIMEOUT_S) for informer in self._informers))
+                async with asyncio.timeout(SYNC_TIMEOUT_S):
+                    await asyncio.gather(*(informer.listed_since(since) for informer in self._informers))
                 break
-            except TimeoutError as error:
-                log.warning("%s: %s", self.name, error)
+            except TimeoutError:
+                late = ", ".join(informer.kind.RESOURCE.plural for informer in self._informers)
+                log.warning("%s: no complete lists of %s within %g s", self.name, late, SYNC_TIMEOUT_S)
         for source in self._sources:
             for key in source():
                 self.queue.add(key)

@@ -41,6 +41,15 @@ _BACKOFF_MAX_S = 30.0
 _HEALTHY_S = 5.0
 
 
+class _Newcomers(Generic[T]):
+    """Handlers that wait for a list that begins at `since` or later."""
+
+    def __init__(self, handlers: tuple[Handler[T], ...], since: float) -> None:
+        self.handlers = handlers
+        self.since = since
+        self.joined = asyncio.Event()
+
+
 class Informer(Generic[T]):
     """Objects of one kind, kept up to date while `run` runs.
 
@@ -109,8 +118,10 @@ class Informer(Generic[T]):
         self._cache: Cache[T] = Cache(self.name, stored)
         self._resource_version = ""
         self._last_progress = 0.0
-        self._lists = 0
+        self._listing_from: float | None = None
+        self._listed_from: float | None = None
         self._listed = asyncio.Event()
+        self._newcomers: list[_Newcomers[T]] = []
         self._cycle: asyncio.Task[None] | None = None
         self._stale = asyncio.Event()
         self._wake = asyncio.Event()
@@ -130,7 +141,7 @@ class Informer(Generic[T]):
     @property
     def has_synced(self) -> bool:
         """Returns whether a first complete list is in the store."""
-        return self._lists > 0
+        return self._listed_from is not None
 
     @property
     def resource_version(self) -> str:
@@ -154,26 +165,67 @@ class Informer(Generic[T]):
         """Add an index over what is and will be in the store. Raises ValueError when the name is taken."""
         self._cache.add_index(name, function)
 
+    def remove_index(self, name: str) -> None:
+        """Drop an index. Raises KeyError when there is none of this name."""
+        self._cache.remove_index(name)
+
     def add_handler(self, handler: Handler[T]) -> None:
-        """Call `handler` for every change from now on, and first for every object already in the store."""
+        """Call `handler` for every change from now on, and first for every object already in the store.
+
+        If objects are `stored` in another form, it gets that form of those already there; `join` gets them whole.
+        """
         self._cache.add_handler(handler)
 
-    def remove_handler(self, handler: Handler[T]) -> None:
-        """Call `handler` no more. Raises ValueError where it was not added."""
-        self._cache.remove_handler(handler)
+    async def join(self, handlers: Iterable[Handler[T]], since: float) -> None:
+        """Add handlers that first hear of each object, whole, of a list that began at `since` or later.
+
+        Args:
+            handlers: as for `add_handler`.
+            since: the event loop's time; a new list begins if none did since then, or if objects are `stored` reduced.
+        """
+        if self._cache.whole:
+            await self.listed_since(since)
+            for handler in handlers:
+                self._cache.add_handler(handler)
+            return
+        newcomers: _Newcomers[T] = _Newcomers(tuple(handlers), since)
+        self._newcomers.append(newcomers)
+        if self._listing_from is None or self._listing_from < since:
+            self._restart()
+        await newcomers.joined.wait()
+
+    def leave(self, handlers: Iterable[Handler[T]]) -> None:
+        """Call these handlers no more, whether they were added or wait to join."""
+        gone = tuple(handlers)
+        self._newcomers = [each for each in self._newcomers if each.handlers != gone]
+        for handler in gone:
+            self._cache.remove_handler(handler)
 
     async def wait_synced(self, timeout_s: float) -> None:
         """Wait for the first complete list. Raises TimeoutError saying what stands in the way."""
-        await self._wait_listed(1, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.has_synced:
+                    await self._listed.wait()
+        except TimeoutError:
+            raise no_list(self.kind, timeout_s, self.last_error) from None
 
-    async def refresh(self, timeout_s: float) -> None:
-        """Take a new consistent list now and wait for it, as a new leader must. Raises TimeoutError."""
-        target = self._lists + 1
+    async def listed_since(self, at_s: float) -> None:
+        """Wait for a complete list that began at this time of the event loop or later, as a new leader must.
+
+        A list begins now unless one did since then.
+        """
+        while self._listed_from is None or self._listed_from < at_s:
+            if self._listing_from is None or self._listing_from < at_s:
+                self._restart()
+            await self._listed.wait()
+
+    def _restart(self) -> None:
+        """List again, at once."""
         if not self._stale.is_set() and self._cycle is not None:
             self._cycle.cancel()
         self._stale.set()
         self._wake.set()
-        await self._wait_listed(target, timeout_s)
 
     def hurry(self) -> None:
         """Ends a retry pause at once; to be called when another client has reached the API server again."""
@@ -246,11 +298,15 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         """List consistently (no resourceVersion), in pages of one snapshot; without pages where that expires."""
+        self._listing_from = asyncio.get_running_loop().time()
         try:
-            fresh, version = await self._pages(self._page)
-        except Gone:
-            fresh, version = await self._pages(0)
-        self._replace(fresh, version)
+            try:
+                fresh, version = await self._pages(self._page)
+            except Gone:
+                fresh, version = await self._pages(0)
+            self._replace(fresh, version)
+        finally:
+            self._listing_from = None
 
     async def _pages(self, page: int) -> tuple[dict[str, T], str]:
         fresh: dict[str, T] = {}
@@ -273,21 +329,24 @@ class Informer(Generic[T]):
 
     async def _list_by_watching(self) -> None:
         fresh: dict[str, T] = {}
-        listed = False
-        async with aclosing(self._watch(send_initial_events=True)) as batches:
-            async for batch in batches:
-                for event in batch:
-                    if listed:
-                        self._apply(event)
-                    elif event.type == BOOKMARK:
-                        self._moved()
-                        if event.object.metadata.annotations.get(INITIAL_EVENTS_END) == "true":
-                            self._replace(fresh, event.resource_version)
-                            listed = True
-                    elif event.type == DELETED:
-                        fresh.pop(event.object.key, None)
-                    else:
-                        fresh[event.object.key] = self._kept(event.object)
+        self._listing_from = asyncio.get_running_loop().time()
+        try:
+            async with aclosing(self._watch(send_initial_events=True)) as batches:
+                async for batch in batches:
+                    for event in batch:
+                        if self._listing_from is None:
+                            self._apply(event)
+                        elif event.type == BOOKMARK:
+                            self._moved()
+                            if event.object.metadata.annotations.get(INITIAL_EVENTS_END) == "true":
+                                self._replace(fresh, event.resource_version)
+                                self._listing_from = None
+                        elif event.type == DELETED:
+                            fresh.pop(event.object.key, None)
+                        else:
+                            fresh[event.object.key] = self._kept(event.object)
+        finally:
+            self._listing_from = None
 
     def _watch(self, *, send_initial_events: bool = False) -> AsyncGenerator[Iterable[WatchEvent[T]], None]:
         return self._client.watch_batches(
@@ -315,10 +374,16 @@ class Informer(Generic[T]):
 
     def _replace(self, fresh: dict[str, T], version: str) -> None:
         """Take a complete list."""
-        self._cache.become(fresh)
+        assert self._listing_from is not None
+        began = self._listing_from
+        joining = [each for each in self._newcomers if each.since <= began]
+        self._newcomers = [each for each in self._newcomers if each.since > began]
+        self._cache.become(fresh, [handler for each in joining for handler in each.handlers])
+        for each in joining:
+            each.joined.set()
         self._resource_version = version
         self.last_error = None
-        self._lists += 1
+        self._listed_from = began
         self._listed.set()
         self._listed = asyncio.Event()
         self._metrics.informer_lists.labels(self.kind.RESOURCE.plural).inc()
@@ -336,14 +401,11 @@ class Informer(Generic[T]):
     def _broke(self, why: str) -> None:
         self._metrics.informer_breaks.labels(self.kind.RESOURCE.plural, why).inc()
 
-    async def _wait_listed(self, lists: int, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._lists < lists:
-                    await self._listed.wait()
-        except TimeoutError:
-            why = f": {self.last_error}" if self.last_error is not None else ""
-            raise TimeoutError(f"{self.kind.RESOURCE.plural}: no complete list within {timeout_s:g} s{why}") from None
+
+def no_list(kind: type[KubeObject], timeout_s: float, error: Exception | None) -> TimeoutError:
+    """Return the error of a wait for a complete list, which names what stands in the way."""
+    why = f": {error}" if error is not None else ""
+    return TimeoutError(f"{kind.RESOURCE.plural}: no complete list within {timeout_s:g} s{why}")
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

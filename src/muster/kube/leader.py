@@ -51,11 +51,13 @@ class Term:
     previous_deadline: float
     transitions: int
 
+    def fenced_at(self, fence_s: float) -> float:
+        """Return since when no request of the previous holder can take effect any more: `fence_s` after it stopped."""
+        return max(self.acquired_at, self.previous_deadline + fence_s) if self.previous_holder else self.acquired_at
+
     async def outwait(self, fence_s: float, who: str) -> None:
-        """Wait until no request of the previous holder can take effect any more: `fence_s` after it stopped."""
-        if not self.previous_holder:
-            return
-        wait_s = self.previous_deadline + fence_s - asyncio.get_running_loop().time()
+        """Wait until no request of the previous holder can take effect any more."""
+        wait_s = self.fenced_at(fence_s) - asyncio.get_running_loop().time()
         if wait_s > 0:
             log.info("%s: waiting %.1f s for requests of %s", who, wait_s, self.previous_holder)
             await asyncio.sleep(wait_s)

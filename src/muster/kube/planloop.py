@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
+from muster.kube.informers import SharedInformer
 from muster.kube.leader import Term
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class PlanLoop:
         self._stall_s = stall_s
         self._progress = progress
         self._changed = changed or asyncio.Event()
+        self.since = float("-inf")
+        """The event loop's time since when no request of an earlier leader can take effect."""
 
     def wake(self, changed: bool = True) -> None:
         """Plan again soon, if something `changed`."""
@@ -77,11 +80,12 @@ class PlanLoop:
         """Wait until requests of a leader before `term` have ended. Without a term, there was none."""
         if term is not None:
             await term.outwait(self._fence_s, self._name)
+            self.since = term.fenced_at(self._fence_s)
 
-    async def follow(self, group: asyncio.TaskGroup, *informers: Informer[Any]) -> None:
-        """Start the informers in `group` and wait for their first lists."""
+    async def follow(self, group: asyncio.TaskGroup, *informers: SharedInformer[Any]) -> None:
+        """Start the informers in `group` and wait for their first lists of this term."""
         for informer in informers:
-            group.create_task(informer.run())
+            group.create_task(informer.run(self.since))
         await complete(self._name, *informers)
 
     async def run(self, plan: Callable[[], Awaitable[Rest | None]]) -> None:
@@ -106,7 +110,7 @@ class PlanLoop:
                 progress.drop(self._name)
 
 
-async def complete(name: str, *informers: Informer[Any]) -> None:
+async def complete(name: str, *informers: Informer[Any] | SharedInformer[Any]) -> None:
     """Wait until each informer has its first list, without a limit: one unreadable cache must not stop others.
 
     `name` is the controller that waits.

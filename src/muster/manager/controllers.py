@@ -21,10 +21,10 @@ from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.health import Progress
+from muster.kube.informers import Informers
 from muster.kube.leader import LeaderElector, Term
 from muster.manager.lacks import listener
 from muster.scheduler.controller import SchedulerController
-from muster.scheduler.informers.shared import Followed
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
 from muster.teams.controller import TeamsController
@@ -60,6 +60,7 @@ class Shared:
 
     Attributes:
         client: the API server; writes of controllers pass the elector's fence.
+        informers: one watch per kind, for all of them.
         namespace: where Muster itself runs.
         identity: this process, in records and Events.
         elector: of the lease they work under.
@@ -70,6 +71,7 @@ class Shared:
     """
 
     client: Client
+    informers: Informers
     namespace: str
     identity: str
     elector: LeaderElector
@@ -81,7 +83,12 @@ class Shared:
     @property
     def common(self) -> dict[str, Any]:
         """Returns the shared arguments by the names that every controller uses."""
-        return {"clock": self.clock, "progress": self.progress, "registry": self.registry}
+        return {
+            "informers": self.informers,
+            "clock": self.clock,
+            "progress": self.progress,
+            "registry": self.registry,
+        }
 
 
 def works_of(
@@ -101,9 +108,7 @@ def works_of(
         shared: what all are given.
         parts: which ones run; with `shadow` only the scheduler, because all others write.
         settings: of the scheduler.
-        jobs: the controller of training jobs in this process: it learns why gangs wait, and the scheduler listens to
-        its
-            informers.
+        jobs: the controller of training jobs in this process: it learns why gangs wait.
         shadow: called with every plan; nothing is written.
         muster_image: the image of balloons, and of tests without an image of their own.
         providers: of nodes, in addition to scaling's own.
@@ -123,7 +128,6 @@ def works_of(
             waits=jobs.waits if jobs is not None else None,
             lacks=listener(demands) if parts.scaling else None,
             handover=handover if parts.teams or parts.health else None,
-            followed=_followed(jobs) if jobs is not None else None,
             shadow=shadow,
             rng=shared.rng("scheduler"),
             **shared.common,
@@ -137,10 +141,6 @@ def works_of(
         works += _health(shared, settings, handover, step_image, providers) if parts.health else []
         works += _preflight(shared, settings, muster_image) if parts.preflight else []
     return works
-
-
-def _followed(jobs: TrainingJobController) -> Followed:
-    return Followed(jobs.caches.nodes, jobs.caches.placements, jobs.caches.jobs)
 
 
 def _teams(shared: Shared, handover: Handover) -> list[Work]:

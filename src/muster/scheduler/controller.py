@@ -16,14 +16,15 @@ from muster.api.handover import Handover
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.api.training_job import TrainingJob
+from muster.api.trimmed import FORMS
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers, SharedInformer
 from muster.kube.leader import Term
-from muster.kube.objects.meta import identity
-from muster.kube.objects.node import Node, lean
+from muster.kube.objects.meta import KubeObject
+from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest, complete
 from muster.scheduler.actions.binder import Binder
@@ -41,9 +42,7 @@ from muster.scheduler.gangs.priority import job_facts
 from muster.scheduler.informers.budgets import BudgetWatch
 from muster.scheduler.informers.cluster import surroundings
 from muster.scheduler.informers.owners import WorkloadFollower
-from muster.scheduler.informers.shared import Followed
 from muster.scheduler.metrics import scheduler_metrics
-from muster.scheduler.nodes import trust
 from muster.scheduler.plan import (
     Bind,
     EvictMember,
@@ -92,7 +91,7 @@ class SchedulerController:
         volume_deadline_s: limit on provisioning volumes for a gang's nodes.
         waits: called with the reasons why gangs wait, and when they stop waiting.
         lacks: called with the nodes that gangs lack.
-        followed: shared informers of this process; without them, the controller runs its own.
+        informers: shared with other controllers of this process; by default it has its own.
         handover: nodes on which nothing new starts: they change hands, or are kept for a gang that moves.
         shadow: receives every plan instead of the writers, and supplies hypothetical pods to plan for.
         progress: marked at each plan.
@@ -114,7 +113,7 @@ class SchedulerController:
         waits: Waits | None = None,
         lacks: Lacks | None = None,
         handover: Handover | None = None,
-        followed: Followed | None = None,
+        informers: Informers | None = None,
         shadow: Shadow | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
@@ -133,7 +132,7 @@ class SchedulerController:
         self._waits = waits
         self._lacks = lacks
         self._handover = handover
-        self._followed = followed
+        self._informers = informers or Informers(client, FORMS, progress=progress, rng=self._rng)
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._head_nodes = HeadNodes(self._metrics)
@@ -183,28 +182,20 @@ class SchedulerController:
             rng=self._rng,
         )
         self._budgets = BudgetWatch(self._client, self.state, changed=self._loop.wake, rng=self._rng)
-        options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
-        pods = Informer(self._client, Pod, stored=identity, **options)  # the state holds the only copy
-        pods.add_handler(self._pod_changed)
-        followed = self._followed or self._own()
-        informers: list[Informer[Any]] = [pods]
-        if self._followed is None:
-            informers += [followed.nodes, followed.placements, followed.jobs]
-        if self.settings.preflight_required:
-            tests = Informer(self._client, Preflight, transform=trust.lean, **options)
-            tests.add_handler(self._tests_changed)
-            informers.append(tests)
-        informers += await surroundings(self._client, self.state, clock=self._clock, changed=self._loop.wake, **options)
+        informers = self._follow_all()
+        informers += await surroundings(
+            self._client, self._informers, self.state, clock=self._clock, changed=self._loop.wake
+        )
         async with EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         ) as events:
             announcer = Announcer(events, self._binder.quiet)
             self._reporter = Reporter(self._client, events, announcer, self._waits)
-            helpers = [informer.run() for informer in informers]
+            helpers = [informer.run(self._loop.since) for informer in informers]
             helpers += [self._binder.run(), self._provisioner.run(), announcer.run(), self._budgets.run()]
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._loop.wake))
             tasks = [asyncio.create_task(helper) for helper in helpers]
-            main = asyncio.create_task(self._follow(followed, informers), name=f"{NAME}/plan")
+            main = asyncio.create_task(self._plan(informers), name=f"{NAME}/plan")
             stopped = asyncio.create_task(stop.wait())
             try:
                 done, _ = await asyncio.wait([main, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -224,12 +215,22 @@ class SchedulerController:
             trusting=self.namespace if settings.preflight_required else None,
         )
 
-    def _own(self) -> Followed:
-        """Create the informers that are not shared in this process. The state holds the only copy of nodes."""
-        common: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
-        nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
-        placements = Informer(self._client, Placement, **common)
-        return Followed(nodes, placements, Informer(self._client, TrainingJob, **common))
+    def _follow_all(self) -> list[SharedInformer[Any]]:
+        """Return the informers that update the state."""
+        handlers: list[tuple[type[KubeObject], Any]] = [
+            (Node, self._node_changed),
+            (Placement, self._placement_changed),
+            (TrainingJob, self._job_changed),
+            (Pod, self._pod_changed),
+        ]
+        if self.settings.preflight_required:
+            handlers.append((Preflight, self._tests_changed))
+        informers = []
+        for kind, handler in handlers:
+            informer = self._informers.of(kind)
+            informer.add_handler(handler)
+            informers.append(informer)
+        return informers
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
@@ -274,16 +275,12 @@ class SchedulerController:
         if self._shadow is None:
             self._reporter.warn(workload)
 
-    async def _follow(self, followed: Followed, informers: list[Informer[Any]]) -> None:
-        with followed.heard_by(self._node_changed, self._placement_changed, self._job_changed):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(complete(NAME, *informers))
-                if followed is self._followed:
-                    group.create_task(followed.refresh(SYNC_TIMEOUT_S))
-            self.state.jobs.synced()
-            await self._followers.settle()
-            await self._budgets.settle()
-            await self._loop.run(self._once)
+    async def _plan(self, informers: list[SharedInformer[Any]]) -> None:
+        await complete(NAME, *informers)
+        self.state.jobs.synced()
+        await self._followers.settle()
+        await self._budgets.settle()
+        await self._loop.run(self._once)
 
     async def _once(self) -> Rest:
         now = self._clock()

@@ -17,9 +17,8 @@ from muster.api.placement import Placement
 from muster.kube.client import Client
 from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers, SharedInformer
 from muster.kube.objects.core import Namespace, ObjectReference
-from muster.kube.objects.meta import identity
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest, complete
@@ -29,7 +28,7 @@ from muster.teams.metrics import TeamsMetrics
 from muster.teams.plan import Caution, Change, Plan, Why
 from muster.teams.record import UNOWNED
 from muster.teams.source import Source
-from muster.teams.wellness import Wellness, lean_node
+from muster.teams.wellness import Wellness
 from muster.teams.writing import NodeWriter
 
 NAME = "teams"
@@ -47,6 +46,7 @@ class Settings:
     """Fixed settings of a controller; see `TeamsController`."""
 
     client: Client
+    informers: Informers
     namespace: str
     identity: str
     clock: Callable[[], float]
@@ -102,19 +102,17 @@ class Allocation:
     async def run(self) -> None:
         """Decide until the label keys change."""
         settings = self._settings
-        common: dict[str, Any] = {"progress": settings.progress, "rng": settings.rng}
-        nodes = Informer(settings.client, Node, transform=lean_node, stored=identity, **common)
-        pods = Informer(settings.client, Pod, stored=identity, **common)
-        namespaces = Informer(settings.client, Namespace, stored=identity, **common)
-        placements = Informer(settings.client, Placement, **common)
+        nodes, pods = settings.informers.of(Node), settings.informers.of(Pod)
+        namespaces, placements = settings.informers.of(Namespace), settings.informers.of(Placement)
         nodes.add_handler(self._node_changed)
         pods.add_handler(self._pod_changed)
         namespaces.add_handler(self._namespace_changed)
         placements.add_handler(self._placement_changed)
-        informers: list[Informer[Any]] = [nodes, pods, namespaces, placements]
-        await together(self._decide_on(informers), self._writer.run(), *(each.run() for each in informers))
+        informers: list[SharedInformer[Any]] = [nodes, pods, namespaces, placements]
+        since = self._current.loop.since
+        await together(self._decide_on(informers), self._writer.run(), *(each.run(since) for each in informers))
 
-    async def _decide_on(self, informers: list[Informer[Any]]) -> None:
+    async def _decide_on(self, informers: list[SharedInformer[Any]]) -> None:
         await complete(NAME, *informers)
         try:
             await self._current.loop.run(self._once)

@@ -10,11 +10,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.handover import Handover
 from muster.api.names import TEAMS_CONFIG_MAP
+from muster.api.trimmed import FORMS
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import config_map_informer
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
+from muster.kube.informers import Informers
 from muster.kube.leader import Term
 from muster.kube.objects.core import ConfigMap
 from muster.kube.planloop import PlanLoop
@@ -38,6 +40,7 @@ class TeamsController:
         writes_per_s: rate limit for writes of nodes.
         request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
         handover: receives the nodes that change hands soon.
+        informers: shared with other controllers of this process; by default it has its own.
         progress: marked at each plan.
         rng: source of jitter.
         registry: registry for the metrics.
@@ -55,12 +58,15 @@ class TeamsController:
         writes_per_s: float = WRITES_PER_S,
         request_timeout_s: float = 10.0,
         handover: Handover | None = None,
+        informers: Informers | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
+        rng = rng or random.Random()
         self._settings = Settings(
             client=client,
+            informers=informers or Informers(client, FORMS, progress=progress, rng=rng),
             namespace=namespace,
             identity=identity,
             clock=clock,
@@ -69,7 +75,7 @@ class TeamsController:
             writes_per_s=writes_per_s,
             request_timeout_s=request_timeout_s,
             progress=progress,
-            rng=rng or random.Random(),
+            rng=rng,
             metrics=teams_metrics(registry),
             handover=handover or Handover(),
         )
@@ -88,9 +94,7 @@ class TeamsController:
         """
         settings, current = self._settings, self._current
         await current.loop.begin(term)
-        configs = config_map_informer(
-            settings.client, settings.namespace, TEAMS_CONFIG_MAP, progress=settings.progress, rng=settings.rng
-        )
+        configs = config_map_informer(settings.informers, settings.namespace, TEAMS_CONFIG_MAP)
         found = asyncio.Event()
 
         def config_changed(old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -103,7 +107,7 @@ class TeamsController:
         async with EventRecorder(
             settings.client, "muster-teams", instance=settings.identity, clock=settings.clock, rng=settings.rng
         ) as events:
-            await together(configs.run(), self._allocate(found, events))
+            await together(configs.run(current.loop.since), self._allocate(found, events))
 
     async def _allocate(self, found: asyncio.Event, events: EventRecorder) -> None:
         """Wait for a ConfigMap and allocate by it; restart when its label keys change."""

@@ -6,12 +6,9 @@ from enum import IntEnum
 
 import msgspec
 
-from muster.api.names import LABEL_BALLOON, LABEL_BORROWED, LABEL_GANG, SCHEDULER_NAME
+from muster.api.names import LABEL_BALLOON, LABEL_BORROWED, LABEL_GANG, MIRROR, SCHEDULER_NAME
 from muster.api.placement import Placement
 from muster.kube.objects.pod import Pod
-
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror object (Kubernetes: static pods)."""
 
 
 class Rank(IntEnum):

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import heapq
 
-import msgspec
-
-from muster.api.names import ANNOTATION_TEAM_RECORD
 from muster.api.quarantine import quarantined
 from muster.kube.objects.node import Node
 
@@ -82,12 +79,3 @@ class Wellness:
 
     def _wait_s(self, course: _Course) -> float:
         return self._healthy_after_s if course.well else self._broken_after_s
-
-
-def lean_node(node: Node) -> Node:
-    """Return the node without the fields that allocation never reads, which are most of its size."""
-    record = node.metadata.annotations.get(ANNOTATION_TEAM_RECORD)
-    annotations = {ANNOTATION_TEAM_RECORD: record} if record is not None else {}
-    status = type(node.status)(conditions=tuple(each for each in node.status.conditions if each.type == "Ready"))
-    meta = msgspec.structs.replace(node.metadata, annotations=annotations)
-    return msgspec.structs.replace(node, metadata=meta, status=status)

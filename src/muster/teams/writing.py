@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from muster.api.trimmed import trimmed_node
 from muster.kube.client import Client
 from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.objects.node import Node
@@ -17,7 +18,6 @@ from muster.teams.metrics import TeamsMetrics
 from muster.teams.plan import Change
 from muster.teams.record import claim_of
 from muster.teams.usage import Rank
-from muster.teams.wellness import lean_node
 
 FIELD_MANAGER = "muster-teams"
 WORKERS = 8
@@ -115,7 +115,7 @@ class NodeWriter:
         done = await writer.write(change.node, lambda node: self._wanted(change, node), known=known)
         self._metrics.writes.labels(change.why, done.outcome.value.lower()).inc()
         if done.node is not None:
-            self._holdings.set_node(lean_node(done.node))
+            self._holdings.set_node(trimmed_node(done.node))
             if done.outcome is Outcome.WRITTEN:
                 self._written(change, done.node)
 

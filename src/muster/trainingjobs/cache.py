@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,11 +17,11 @@ from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.errors import ApiError
-from muster.kube.health import Progress
 from muster.kube.informer import Informer
+from muster.kube.informers import Informers, SharedInformer
 from muster.kube.objects.coordination import Lease
 from muster.kube.objects.core import Event
-from muster.kube.objects.node import Node, lean
+from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.faults.hardware import from_event, from_node
 from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S
@@ -46,24 +46,21 @@ class Caches:
     def __init__(
         self,
         client: Client,
-        progress: Progress | None,
+        informers: Informers,
         clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
     ) -> None:
         """Nothing is listed before `run`."""
         self._client = client
         self._clock = clock
-        self.jobs = Informer(client, TrainingJob, progress=progress, rng=rng)
-        self.pods = Informer(
-            client,
+        self.jobs = informers.of(TrainingJob)
+        self.pods = informers.of(
             Pod,
             label_selector=f"{LABEL_MANAGED_BY}={MANAGED_BY}",
             indexes={_GANG: _gang_keys, _NODE: lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()},
-            progress=progress,
-            rng=rng,
         )
-        self.placements = Informer(client, Placement, progress=progress, rng=rng)
-        self.nodes = Informer(client, Node, transform=lean, progress=progress, rng=rng)
+        self.placements = informers.of(Placement)
+        self.nodes = informers.of(Node)
         self.events = Informer(
             client,
             Event,
@@ -80,15 +77,16 @@ class Caches:
         self.hardware_seen: Callable[[str], None] = lambda node: None
 
     @property
-    def required(self) -> list[Informer[TrainingJob] | Informer[Pod] | Informer[Placement] | Informer[Node]]:
+    def required(self) -> list[SharedInformer[Any]]:
         """Informers that must have synced before anything is decided."""
         return [self.jobs, self.pods, self.placements, self.nodes]
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in (*self.required, self.events):
+            for informer in self.required:
                 group.create_task(informer.run())
+            group.create_task(self.events.run())
 
     def pods_of(self, job: TrainingJob) -> tuple[Pod, ...]:
         """The job's pods; those of an earlier job of the same name are not its."""

@@ -16,12 +16,14 @@ from muster.api.handover import Handover
 from muster.api.run_record import RunRecord
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import CheckpointStatus
+from muster.api.trimmed import FORMS
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.controller import Controller
 from muster.kube.errors import Conflict, Invalid, NotFound
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
+from muster.kube.informers import Informers
 from muster.kube.leader import LeaderElector, Term
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
@@ -67,6 +69,7 @@ class TrainingJobController:
         identity: this process, in Events.
         settings: times of the life cycle.
         shadow: if set, nothing is written; actions are logged and counted, and this is called with the pods to be made.
+        informers: shared with other controllers of this process; by default it has its own.
         progress: marked by the loops.
         registry: where metrics go.
         clock: seconds since the epoch.
@@ -83,6 +86,7 @@ class TrainingJobController:
         identity: str = "muster",
         settings: Settings | None = None,
         shadow: Suppose | None = None,
+        informers: Informers | None = None,
         progress: Progress | None = None,
         registry: CollectorRegistry = REGISTRY,
         clock: Callable[[], float] = steady_time,
@@ -99,10 +103,10 @@ class TrainingJobController:
         self._shadow = Shadow(shadow, pods, self._metrics) if shadow is not None else None
         self.strain = Strain(clock)
         self.members = Members(cluster_secret, self._member_changed, clock, rng)
-        self.caches = Caches(client, progress, clock, rng)
+        self.caches = Caches(client, informers or Informers(client, FORMS, progress=progress, rng=rng), clock, rng)
         self._events = EventRecorder(client, "muster-trainingjobs", instance=identity, clock=clock, rng=rng)
         self._executor = Executor(client, self.members, self._events, pods, self._metrics, self._wrote, clock)
-        self._gpu_counts = NodeCounts(self.caches.nodes.store, pods.team_key)
+        self._gpu_counts = NodeCounts(lambda: self.caches.nodes.store.values(), pods.team_key)
         self._undecided: set[str] = set()
         self._book = ProgressBook()
         self._pacer = Pacer()

@@ -73,7 +73,8 @@ async def test_an_informer_keeps_up(client: Client, namespace: str, metrics: Kub
         listed = await client.list(ConfigMap, namespace, label_selector="kept=yes")
         assert {obj.key: obj for obj in listed.items} == dict(informer.store)
         reported.clear()
-        await informer.refresh(20)
+        async with asyncio.timeout(20):
+            await informer.listed_since(asyncio.get_running_loop().time())
         assert (reported, len(informer.store)) == ([], 6)
 
 

@@ -21,7 +21,7 @@ def pod(name: str, uid: str, node: str = "n0", *, balloon: bool = False, **field
     meta: dict[str, object] = {"name": name, "namespace": "ns", "uid": uid, "labels": labels}
     if fields.pop("terminating", False):
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    spec: dict[str, object] = {"containers": [{"resources": {"requests": {"cpu": "500m"}}}], **fields}
+    spec: dict[str, object] = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}], **fields}
     phase = spec.pop("phase", "Running")
     return decode(encode({"metadata": meta, "spec": {"nodeName": node, **spec}, "status": {"phase": phase}}), Pod)
 
@@ -114,11 +114,17 @@ def test_only_what_matters_is_a_change() -> None:
 def test_a_pod_takes_the_larger_of_its_containers_and_its_init_containers() -> None:
     occupancy = Occupancy()
     amount = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 8}}
-    sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}
-    setup = {"resources": {"requests": {"cpu": "4", "memory": "1Gi"}}}
+    sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}
+    setup = {"name": "i", "resources": {"requests": {"cpu": "4", "memory": "1Gi"}}}
     occupancy.pod_changed(
         None,
-        pod("a", "1", containers=[{"resources": amount}], initContainers=[sidecar, setup], overhead={"cpu": "100m"}),
+        pod(
+            "a",
+            "1",
+            containers=[{"name": "c", "resources": amount}],
+            initContainers=[sidecar, setup],
+            overhead={"cpu": "100m"},
+        ),
     )
     taken = {"cpu": 5100, "memory": 1 << 30, "nvidia.com/gpu": 8, "pods": 1}
     assert occupancy.taken("n0") == taken

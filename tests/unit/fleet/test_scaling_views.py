@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from muster.api.placement import Placement
+from muster.api.trimmed import trimmed_node, trimmed_pod
 from muster.fleet.scaling.nodeviews import (
     ANNOTATION_RECORD,
     STAYS,
     node_views,
     placement_keeps,
     pod_keeps,
-    slim_node,
-    slim_pod,
 )
 from muster.fleet.scaling.providers.external import External
 from muster.fleet.scaling.snapshot import Group, Instance, NodeView, PoolSpec, Template
@@ -42,7 +41,7 @@ def node(name: str, *, labels: dict[str, str] | None = None, note: dict[str, str
         "spec": spec,
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
-    return slim_node(from_dict(body, Node))
+    return trimmed_node(from_dict(body, Node))
 
 
 def view(made: Node, *instances: str) -> NodeView | None:
@@ -124,7 +123,7 @@ def pod(phase: str = "Running", *, node_name: str = "n", owner: str = "", mirror
     owners = [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "u", "controller": True}] if owner else []
     notes = {"kubernetes.io/config.mirror": "x"} if mirror else {}
     meta = {"name": "p", "namespace": "ns", "ownerReferences": owners, "annotations": notes}
-    return slim_pod(from_dict({"metadata": meta, "spec": {"nodeName": node_name}, "status": {"phase": phase}}, Pod))
+    return trimmed_pod(from_dict({"metadata": meta, "spec": {"nodeName": node_name}, "status": {"phase": phase}}, Pod))
 
 
 def test_which_pods_need_their_node() -> None:

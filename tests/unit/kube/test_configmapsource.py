@@ -9,6 +9,7 @@ import pytest
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
 from muster.kube.errors import BadConfig
 from muster.kube.events import EventRecorder
+from muster.kube.informers import Informers
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.sim.virtual.cluster import VirtualCluster
@@ -62,7 +63,7 @@ def test_invalid_text_keeps_the_value_and_gets_one_event_for_each_problem() -> N
         changes = list[tuple[int, str]]()
         events = EventRecorder(client, "muster-test", clock=loop.time, rng=rng)
         source = ConfigMapSource(
-            config_map_informer(client, "default", "config", rng=rng),
+            config_map_informer(Informers(client, {}, rng=rng), "default", "config"),
             number,
             -1,
             events=events,

@@ -272,7 +272,8 @@ async def test_stored_objects_may_be_smaller_than_those_of_handlers(client: Clie
         await until("the change", lambda: len(heard.changes) == 2)
         assert informer.store["default/a"].data == {}
         assert informer.store["default/a"].uid
-        await informer.refresh(5.0)  # nothing changed, and the store still knows that
+        # Nothing has changed, and the store still knows that.
+        await informer.listed_since(asyncio.get_running_loop().time())
         api.remove("a")
         await until("the deletion", lambda: not informer.store)
         assert heard.take() == [("add", "a", "1"), ("change", "a", "2"), ("delete", "a", "")]
@@ -302,25 +303,28 @@ async def test_timed_out_wait_says_why(client: Client, api: FakeApi) -> None:
             await informer.wait_synced(0.3)
 
 
-async def test_refresh_lists_once_for_all_concurrent_callers(client: Client, api: FakeApi) -> None:
+async def test_a_new_list_serves_all_who_wait_for_it(client: Client, api: FakeApi) -> None:
     api.put("a")
     async with following(client) as (informer, _):
         await synced(api, informer)
-        await asyncio.gather(*(informer.refresh(10) for _ in range(5)))
+        now = asyncio.get_running_loop().time()
+        await asyncio.gather(*(informer.listed_since(now) for _ in range(5)))
+        assert api.count("GET", watch=False) == 2
+        await informer.listed_since(now)  # that list began later
         assert api.count("GET", watch=False) == 2
         await synced(api, informer)
         api.put("b")
         await until("the change", lambda: "default/b" in informer.store)
 
 
-async def test_refresh_ends_the_pause_after_failures(client: Client, api: FakeApi) -> None:
+async def test_a_new_list_ends_the_pause_after_failures(client: Client, api: FakeApi) -> None:
     """A new leader has just had an answer: it does not wait out what an informer learnt while there was none."""
     api.put("a")
     api.before.append(lambda _: web.json_response(status(403, "Forbidden"), status=403))
     async with following(client, rng=Late()) as (informer, _):
         await until("it fails and pauses", lambda: informer.last_error)
         api.before.clear()
-        await informer.refresh(10)
+        await informer.listed_since(asyncio.get_running_loop().time())
         assert "default/a" in informer.store
 
 
@@ -345,7 +349,7 @@ async def test_progress_and_metrics(client: Client, api: FakeApi) -> None:
         await until(
             "both informers count it", lambda: registry.get_sample_value("muster_informer_events_total", labels) == 2
         )
-        await informer.refresh(10)
+        await informer.listed_since(asyncio.get_running_loop().time())
     assert progress.overdue() == {}
     assert informer.store
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers
 from muster.kube.leader import Term
 from muster.kube.objects.core import ConfigMap
 from muster.kube.planloop import PlanLoop, Rest
@@ -120,7 +120,8 @@ def test_follow_waits_for_the_first_list_of_every_informer() -> None:
     async def story(loop: VirtualLoop) -> None:
         cluster = VirtualCluster(loop, random.Random(1))
         cluster.call("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "one"}})
-        informers = [Informer(cluster.client("test"), ConfigMap, rng=random.Random(2)) for _ in range(2)]
+        shared = Informers(cluster.client("test"), {}, rng=random.Random(2))
+        informers = [shared.of(ConfigMap), shared.of(ConfigMap, namespace="default")]
         plan_loop = PlanLoop("test", fence_s=10.0, stall_s=STALL_S)
         async with asyncio.TaskGroup() as group:
             await plan_loop.follow(group, *informers)

@@ -10,7 +10,7 @@ from muster.kube.objects.auth import TokenRequestStatus, TokenReviewSpec
 from muster.kube.objects.coordination import Lease, LeaseSpec
 from muster.kube.objects.core import ConfigMap, Secret
 from muster.kube.objects.meta import Listing, ObjectMeta, Resource, split_key
-from muster.kube.objects.node import Node, lean
+from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import decode, encode, from_dict, to_dict
 
@@ -130,34 +130,3 @@ def test_resource_paths() -> None:
     assert Node.RESOURCE.path("ignored", "n") == "/api/v1/nodes/n"
     assert split_key("ns/a") == ("ns", "a")
     assert split_key("n") == ("", "n")
-
-
-def test_a_lean_node_is_the_node_less_what_only_its_own_page_shows() -> None:
-    conditions = [{"type": "Ready", "status": "True"}, {"type": "GpuXid79", "status": "True", "message": "fell off"}]
-    kept = {
-        "metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"rack": "r1"}},
-        "spec": {"unschedulable": True, "taints": [{"key": "pool", "effect": "NoSchedule"}]},
-        "status": {
-            "allocatable": {"cpu": "60", "nvidia.com/gpu": "7"},
-            "capacity": {"nvidia.com/gpu": "8"},  # one of them is broken
-            "conditions": conditions,
-            "nodeInfo": {"bootID": "b"},
-        },
-    }
-    dropped = {
-        "metadata": {**kept["metadata"], "annotations": {"cni": "x" * 100}},
-        "spec": kept["spec"],
-        "status": {
-            **kept["status"],
-            "capacity": {"cpu": "64", "nvidia.com/gpu": "8"},
-            "images": [{"names": ["registry/image:tag"], "sizeBytes": 1}],
-            "nodeInfo": {"bootID": "b", "kernelVersion": "6.8"},
-            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
-        },
-    }
-    assert lean(from_dict(dropped, Node)) == from_dict(kept, Node)
-
-
-def test_a_lean_node_that_reports_capacity_alone_keeps_it() -> None:
-    node = from_dict({"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4"}}}, Node)
-    assert lean(node).status.capacity == {"cpu": "4"}

@@ -50,7 +50,7 @@ def pod(
                 "labels": labels or {},
                 "annotations": {WITHIN: within} if within else {},
             },
-            "spec": {"nodeName": where, "containers": [{"resources": {"limits": asked}}]},
+            "spec": {"nodeName": where, "containers": [{"name": "c", "resources": {"limits": asked}}]},
             "status": {"phase": "Running" if where else "Pending"},
         },
         Pod,

@@ -14,12 +14,13 @@ from prometheus_client import CollectorRegistry
 from fuzz.replica import PODS
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
+from muster.api.trimmed import FORMS
 from muster.kube.client import Client
 from muster.kube.connection.config import ClusterConfig
+from muster.kube.informers import Informers
 from muster.kube.metrics import kube_metrics
 from muster.kube.objects.node import Node
 from muster.scheduler.controller import SchedulerController
-from muster.scheduler.informers.shared import Followed
 from muster.sim.virtual.network import Calm, InProcessTransport
 from muster.trainingjobs.controller import TrainingJobController
 from tests.support.virtualreplicas import World
@@ -54,12 +55,12 @@ def test_nothing_is_watched_twice_and_one_term_of_the_scheduler_follows_another(
     async def story() -> None:
         transport = Counting(world)
         client = Client(ClusterConfig(server="http://none"), transport=transport, metrics=kube_metrics(registry))
+        common["informers"] = Informers(client, FORMS, rng=random.Random(3))
         jobs = TrainingJobController(client, elector=None, cluster_secret=b"none", pods=PODS, **common)
-        followed = Followed(jobs.caches.nodes, jobs.caches.placements, jobs.caches.jobs)
         working = asyncio.create_task(jobs.run())
         for name in ("first", "second"):
             stop = asyncio.Event()
-            scheduler = SchedulerController(client, "default", name, waits=jobs.waits, followed=followed, **common)
+            scheduler = SchedulerController(client, "default", name, waits=jobs.waits, **common)
             term = asyncio.create_task(scheduler.run(stop))
             world.add_job(name, 2)
             await asyncio.sleep(20.0)

@@ -144,7 +144,7 @@ def test_where_there_are_pools_only_their_nodes_count() -> None:
 
 def test_a_heartbeat_does_not_count_the_nodes_again() -> None:
     nodes = {"a": node("a")}
-    counts = NodeCounts(nodes)
+    counts = NodeCounts(lambda: nodes.values())
     assert counts.of(make_job()) == {8: 1}
     assert not counts.changed(nodes["a"], node("a"))
     nodes["b"] = node("b", 4)

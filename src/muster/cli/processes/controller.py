@@ -21,6 +21,7 @@ import click
 from prometheus_client import REGISTRY
 
 from muster.api.names import ANNOTATION_SHADOW, CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
+from muster.api.trimmed import FORMS
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.names import finite
 from muster.cli.names import namespace as namespace_name
@@ -30,6 +31,7 @@ from muster.kube.client import Client
 from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
+from muster.kube.informers import Informers
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector
 from muster.manager.controllers import Parts, Shared, works_of
 from muster.scheduler.metrics import scheduler_metrics
@@ -106,7 +108,10 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
         elector = _elector(client, options, identity)
         team_key = await read_team_key(client, options.namespace) if options.teams else LABEL_TEAM
-        jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress, team_key)
+        informers = Informers(client, FORMS, progress=progress)
+        jobs, url = await _training_jobs(
+            stack, client, informers, options, kept, elector, shadow, identity, progress, team_key
+        )
         if options.metrics_listen is not None:
             app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
@@ -115,7 +120,12 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
 
         settings = Settings(team_key=team_key, preflight_required=options.preflight_required)
         shared = Shared(
-            client=client, namespace=options.namespace, identity=identity, elector=elector, progress=progress
+            client=client,
+            informers=informers,
+            namespace=options.namespace,
+            identity=identity,
+            elector=elector,
+            progress=progress,
         )
         parts = Parts(
             teams=options.teams,
@@ -157,6 +167,7 @@ def _elector(client: Client, options: ControllerOptions, identity: str) -> Leade
 async def _training_jobs(
     stack: AsyncExitStack,
     client: Client,
+    informers: Informers,
     options: ControllerOptions,
     kept: InstallationSecrets,
     elector: LeaderElector,
@@ -182,6 +193,7 @@ async def _training_jobs(
         identity=identity,
         settings=JobSettings(exclusion_s=options.exclusion_s),
         shadow=shadow.suppose if shadow is not None else None,
+        informers=informers,
         progress=progress,
     )
     if not options.shadow:

@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
 from muster.api.placement import Placement
+from muster.api.trimmed import FORMS
 from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP, BalloonPool, parse_config
 from muster.fleet.balloons.decide import Action, Cap, Drop, Mark, NodeView, Put, Scale, View, decide
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL, known, manifest
@@ -25,11 +26,10 @@ from muster.kube.errors import Invalid
 from muster.kube.events import EventRecorder
 from muster.kube.executor import Executor
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers
 from muster.kube.leader import Term
 from muster.kube.objects.apps import Deployment
-from muster.kube.objects.meta import identity
-from muster.kube.objects.node import Node, lean
+from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.resources import allocatable
 from muster.kube.planloop import PlanLoop, Rest
@@ -54,6 +54,7 @@ class BalloonController:
         namespace: the namespace of the ConfigMap and the Deployments.
         image: Muster's image, which balloons use unless the configuration names another.
         clock: seconds since the epoch.
+        informers: shared with other controllers of this process; by default it has its own.
         progress: marked at each plan.
         rng: source of jitter.
         registry: receives the metrics.
@@ -66,6 +67,7 @@ class BalloonController:
         image: str,
         *,
         clock: Callable[[], float] = steady_time,
+        informers: Informers | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -76,6 +78,7 @@ class BalloonController:
         self._clock = clock
         self._progress = progress
         self._rng = rng or random.Random()
+        self._informers = informers or Informers(client, FORMS, progress=progress, rng=self._rng)
         self._metrics = balloon_metrics(registry)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=2 * IDLE_S, progress=progress)
         self._executor = Executor(NAME, at_once=1, timeout_s=FENCE_S)
@@ -86,23 +89,19 @@ class BalloonController:
         await self._loop.begin(term)
         self._occupancy = Occupancy(self._clock)
         self._nodes: dict[str, NodeView] = {}
-        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         managed = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_BALLOON_POOL}"
         events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
         self._config: ConfigMapSource[tuple[BalloonPool, ...]] = ConfigMapSource(
-            config_map_informer(self._client, self._namespace, CONFIG_MAP, **common),
+            config_map_informer(self._informers, self._namespace, CONFIG_MAP),
             lambda found: parse_config(text_of(found, CONFIG_KEY)),
             (),
             events=events,
             meanwhile="balloons stay as they are",
             changed=self._loop.wake,
         )
-        self._deployments = Informer(
-            self._client, Deployment, namespace=self._namespace, label_selector=managed, **common
-        )
-        nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
-        pods = Informer(self._client, Pod, stored=identity, **common)
-        placements = Informer(self._client, Placement, **common)
+        self._deployments = self._informers.of(Deployment, namespace=self._namespace, label_selector=managed)
+        nodes, pods = self._informers.of(Node), self._informers.of(Pod)
+        placements = self._informers.of(Placement)
         self._deployments.add_handler(lambda old, new: self._loop.wake())
         nodes.add_handler(self._node_changed)
         pods.add_handler(lambda old, new: self._loop.wake(self._occupancy.pod_changed(old, new)))

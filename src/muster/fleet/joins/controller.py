@@ -8,10 +8,10 @@ import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from muster.api.trimmed import FORMS
 from muster.fleet.joins import pace as paces
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP, JoinsConfig, parse_config
 from muster.fleet.joins.decide import NodeView, Plan, decide, to_hold
@@ -36,10 +36,9 @@ from muster.kube.errors import ApiError, ServerTimeout, TooManyRequests, Unavail
 from muster.kube.events import WARNING, EventRecorder
 from muster.kube.executor import Executor
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers
 from muster.kube.leader import Term
 from muster.kube.objects.core import ConfigMap
-from muster.kube.objects.meta import identity
 from muster.kube.objects.node import Node
 from muster.kube.objects.struct import encode
 from muster.kube.objects.taints import NodeChange
@@ -72,6 +71,7 @@ class JoinController:
         namespace: the namespace of the ConfigMap.
         clock: seconds since the epoch.
         scrape: returns the API server's metrics as text; its own /metrics by default.
+        informers: shared with other controllers of this process; by default it has its own.
         progress: marked in each period.
         rng: source of jitter.
         registry: receives the metrics.
@@ -84,6 +84,7 @@ class JoinController:
         *,
         clock: Callable[[], float] = steady_time,
         scrape: Callable[[], Awaitable[str]] | None = None,
+        informers: Informers | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -94,6 +95,7 @@ class JoinController:
         self._scrape = scrape or self._metrics_page
         self._progress = progress
         self._rng = rng or random.Random()
+        self._informers = informers or Informers(client, FORMS, progress=progress, rng=self._rng)
         self._metrics = join_metrics(registry)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=STALL_S, progress=progress)
         self._executor = Executor(NAME, at_once=WRITERS, timeout_s=FENCE_S)
@@ -123,17 +125,16 @@ class JoinController:
         self._opened = 0
         self._scraped_at = float("-inf")
         self._pace_written_at = float("-inf")
-        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
         self._source = ConfigMapSource(
-            config_map_informer(self._client, self._namespace, CONFIG_MAP, **common),
+            config_map_informer(self._informers, self._namespace, CONFIG_MAP),
             lambda found: parse_config(text_of(found, CONFIG_KEY)),
             self._config,
             events=self._events,
             meanwhile="joins keep the last valid configuration",
             changed=self._config_changed,
         )
-        nodes = Informer(self._client, Node, stored=identity, **common)
+        nodes = self._informers.of(Node)
         async with self._events, asyncio.TaskGroup() as group:
             await self._loop.follow(group, self._source.informer)
             self.pace = paces.start(self._bounds)

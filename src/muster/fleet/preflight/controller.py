@@ -20,12 +20,13 @@ from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight, last_pass
+from muster.api.trimmed import FORMS
 from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.preflight.comparing import compare
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP, PreflightConfig, parse_config
 from muster.fleet.preflight.decide import decide
-from muster.fleet.preflight.knowledge import PENDING, Knowledge, lean
+from muster.fleet.preflight.knowledge import PENDING, Knowledge
 from muster.fleet.preflight.metrics import preflight_metrics
 from muster.fleet.preflight.plan import Accept, Action, PutTaint, Remove, Revoke, Start, TakeTaint
 from muster.fleet.preflight.refusing import after_starts, refusal_of
@@ -38,13 +39,11 @@ from muster.kube.errors import ApiError, NotFound
 from muster.kube.events import EventRecorder
 from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers, SharedInformer
 from muster.kube.leader import Term
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta, OwnerReference
-from muster.kube.objects.meta import identity as bare
 from muster.kube.objects.node import Node
-from muster.kube.objects.node import lean as lean_node
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.resources import allocatable
 from muster.kube.objects.taints import NodeChange
@@ -75,6 +74,7 @@ class PreflightController:
         image: Muster's image, used if the configuration does not name another.
         team_key: key of the taint of nodes that a team owns.
         clock: seconds since the epoch.
+        informers: shared with other controllers of this process; by default it has its own.
         progress: marked at each look.
         rng: source of jitter.
         registry: receives the metrics.
@@ -88,6 +88,7 @@ class PreflightController:
         *,
         team_key: str = LABEL_TEAM,
         clock: Callable[[], float] = steady_time,
+        informers: Informers | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -99,6 +100,7 @@ class PreflightController:
         self._clock = clock
         self._progress = progress
         self._rng = rng or random.Random()
+        self._informers = informers or Informers(client, FORMS, progress=progress, rng=self._rng)
         self._metrics = preflight_metrics(registry)
         self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=self._rng)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=2 * IDLE_S, progress=progress)
@@ -108,33 +110,32 @@ class PreflightController:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
         await self._loop.begin(term)
         self._known = known = Knowledge(self._namespace, self._team_key)
-        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
-        own: dict[str, Any] = {"namespace": self._namespace, **common}
         events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
         self._teller = Teller(events)
         self._config: ConfigMapSource[PreflightConfig | None] = ConfigMapSource(
-            config_map_informer(self._client, self._namespace, CONFIG_MAP, **common),
+            config_map_informer(self._informers, self._namespace, CONFIG_MAP),
             lambda found: parse_config(text_of(found, CONFIG_KEY)) if found is not None else None,
             None,
             events=events,
             meanwhile="tests keep the last valid configuration",
             changed=self._loop.wake,
         )
-        health = config_map_informer(self._client, self._namespace, HEALTH_CONFIG_MAP, **common)
+        health = config_map_informer(self._informers, self._namespace, HEALTH_CONFIG_MAP)
         health.add_handler(self._policy_changed)
-        informers: list[Informer[Any]] = [self._config.informer, health]
+        informers: list[SharedInformer[Any]] = [self._config.informer, health]
 
-        def follow(informer: Informer[Any], hear: Callable[[Any, Any], bool]) -> None:
+        def follow(informer: SharedInformer[Any], hear: Callable[[Any, Any], bool]) -> None:
             informer.add_handler(lambda old, new: self._loop.wake(hear(old, new)))
             informers.append(informer)
 
-        follow(Informer(self._client, Node, transform=lean_node, stored=bare, **common), known.node_changed)
-        follow(Informer(self._client, Pod, stored=bare, **common), known.pod_changed)
-        follow(Informer(self._client, Placement, **common), known.placement_changed)
-        follow(Informer(self._client, Pod, label_selector=LABEL_PREFLIGHT, stored=bare, **own), known.test_changed)
-        follow(Informer(self._client, Preflight, stored=lean, **common), known.record_changed)
-        follow(Informer(self._client, NodeHealth, stored=bare, **common), known.health_changed)
-        follow(Informer(self._client, NodeRemediation, **common), known.session_changed)
+        tests = self._informers.of(Pod, namespace=self._namespace, label_selector=LABEL_PREFLIGHT)
+        follow(self._informers.of(Node), known.node_changed)
+        follow(self._informers.of(Pod), known.pod_changed)
+        follow(self._informers.of(Placement), known.placement_changed)
+        follow(tests, known.test_changed)
+        follow(self._informers.of(Preflight), known.record_changed)
+        follow(self._informers.of(NodeHealth), known.health_changed)
+        follow(self._informers.of(NodeRemediation), known.session_changed)
         async with events, asyncio.TaskGroup() as group:
             await self._loop.follow(group, *informers)
             group.create_task(compare(known, self._teller, self._metrics, self._loop.wake))

@@ -12,6 +12,7 @@ from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import PassedTest, Preflight
 from muster.api.quarantine import quarantined
+from muster.api.trimmed import trimmed_node
 from muster.api.trust import GPU, has_gpus
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.mesh import Report, report_of
@@ -22,12 +23,11 @@ from muster.fleet.remediation.decide import CONDITIONS
 from muster.fleet.remediation.evidence.dead_nodes import unreached
 from muster.fleet.remediation.evidence.sources import evidence_of, judged, tested_of
 from muster.fleet.remediation.ladder import record
-from muster.fleet.remediation.ladder.record import ANNOTATION_RECORD
 from muster.fleet.remediation.repairs.steps import view_of
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
 from muster.fleet.scaling.nodeviews import placement_keeps
 from muster.kube.objects.meta import is_later
-from muster.kube.objects.node import Node, NodeStatus, NodeSystemInfo
+from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.quantity import QuantityError, to_int
 from muster.kube.objects.taints import HARD_EFFECTS
@@ -41,25 +41,11 @@ def _what(mesh: dict[str, Finding], name: str) -> tuple[str, str, str] | None:
     return finding.key if finding is not None else None
 
 
-def slim_node(node: Node) -> Node:
-    """Return the node with only the fields that remediation reads."""
-    mark = node.metadata.annotations.get(ANNOTATION_RECORD)
-    info = node.status.node_info
-    status = NodeStatus(
-        capacity={GPU: node.status.capacity[GPU]} if GPU in node.status.capacity else {},
-        conditions=tuple(each for each in node.status.conditions if each.type in ("Ready", *CONDITIONS)),
-        addresses=tuple(each for each in node.status.addresses if each.type == "InternalIP"),
-        node_info=NodeSystemInfo(boot_id=info.boot_id) if info is not None else None,
-    )
-    meta = replace(node.metadata, annotations={ANNOTATION_RECORD: mark} if mark is not None else {})
-    return replace(node, metadata=meta, status=status)
-
-
 def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeView:
     """Return the node in the form that `decide` uses.
 
     Args:
-        node: the node, which may be slim.
+        node: the node, which may be trimmed.
         trusted: it has passed its tests once; until then it counts as joining.
         team_key: label that names the team.
     """
@@ -90,7 +76,8 @@ def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeV
 
 def _gpus(node: Node) -> int:
     try:
-        return to_int(node.status.capacity.get(GPU, 0))
+        status = node.status
+        return to_int(status.capacity.get(GPU, status.allocatable.get(GPU, 0)))
     except QuantityError:
         return 0
 
@@ -165,7 +152,7 @@ class Known:
     def node_written(self, node: Node) -> None:
         """Take the API server's answer to a write: the watch may deliver it later."""
         if node.name in self.raw:
-            self.node_changed(None, slim_node(node))
+            self.node_changed(None, trimmed_node(node))
 
     def health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> None:
         """Handle a change of a NodeHealth."""

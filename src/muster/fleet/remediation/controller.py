@@ -15,9 +15,10 @@ from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
+from muster.api.trimmed import FORMS
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.policytext import default_policy, read_policy
-from muster.fleet.remediation.cache import Known, slim_node
+from muster.fleet.remediation.cache import Known
 from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse_config
 from muster.fleet.remediation.decide import decide
 from muster.fleet.remediation.draining.drain import candidates, drains
@@ -41,10 +42,9 @@ from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers, SharedInformer
 from muster.kube.leader import Term
 from muster.kube.objects.core import ConfigMap
-from muster.kube.objects.meta import identity
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest
@@ -79,6 +79,7 @@ class RemediationController:
         replacer: replaces machines, instead of the providers.
         team_key: label that names a node's team.
         clock: seconds since the epoch.
+        informers: shared with other controllers of this process; by default it has its own.
         progress: marked at each plan.
         rng: source of jitter.
         registry: receives the metrics.
@@ -95,6 +96,7 @@ class RemediationController:
         replacer: Replacer | None = None,
         team_key: str = LABEL_TEAM,
         clock: Callable[[], float] = steady_time,
+        informers: Informers | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -110,6 +112,7 @@ class RemediationController:
         self._clock = clock
         self._progress = progress
         self._rng = rng or random.Random()
+        self._informers = informers or Informers(client, FORMS, progress=progress, rng=self._rng)
         self._metrics = remediation_metrics(registry)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=STALL_S, progress=progress)
 
@@ -123,23 +126,21 @@ class RemediationController:
         self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
         self._dead: dict[str, Death] = {}
         self._suspected: frozenset[str] = frozenset()
-        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
-        health = config_map_informer(self._client, self._namespace, HEALTH_CONFIG_MAP, **common)
+        health = config_map_informer(self._informers, self._namespace, HEALTH_CONFIG_MAP)
         self._policy = self._source(health, HEALTH_POLICY_KEY, _policy_of, default_policy())
         self._config = self._source(health, CONFIG_KEY, _config_of, RemediationConfig())
-        scaling = config_map_informer(self._client, self._namespace, SCALING_CONFIG_MAP, **common)
+        scaling = config_map_informer(self._informers, self._namespace, SCALING_CONFIG_MAP)
         scaling.add_handler(self._by_provider.config_changed)
-        followed: list[tuple[Informer[Any], Any]] = [
-            (Informer(self._client, Node, transform=slim_node, stored=identity, **common), self.known.node_changed),
-            (Informer(self._client, NodeHealth, **common), self.known.health_changed),
-            (Informer(self._client, Preflight, **common), self.known.preflight_changed),
-            (Informer(self._client, NodeRemediation, **common), self.known.session_changed),
-            (Informer(self._client, Placement, **common), self.known.placement_changed),
-            (
-                Informer(self._client, Pod, namespace=self._namespace, label_selector=LABEL_STEP, **common),
-                self.known.step_changed,
-            ),
+        informers, known = self._informers, self.known
+        steps = informers.of(Pod, namespace=self._namespace, label_selector=LABEL_STEP)
+        followed: list[tuple[SharedInformer[Any], Any]] = [
+            (informers.of(Node), known.node_changed),
+            (informers.of(NodeHealth), known.health_changed),
+            (informers.of(Preflight), known.preflight_changed),
+            (informers.of(NodeRemediation), known.session_changed),
+            (informers.of(Placement), known.placement_changed),
+            (steps, known.step_changed),
         ]
         self._carrier = Carrier(
             self._client,
@@ -168,7 +169,7 @@ class RemediationController:
 
     def _source(
         self,
-        informer: Informer[ConfigMap],
+        informer: SharedInformer[ConfigMap],
         key: str,
         read: Callable[[ConfigMap | None], C],
         value: C,

@@ -7,17 +7,17 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.placement import Placement
+from muster.api.trimmed import FORMS
 from muster.fleet.scaling.carrying import Carried, Carrier, fault_of
 from muster.fleet.scaling.config import CONFIG_KEY, CONFIG_MAP, EXTERNAL, parse_config
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.metrics import scaling_metrics
-from muster.fleet.scaling.nodeviews import external_pool, node_views, placement_keeps, pod_keeps, slim_node, slim_pod
+from muster.fleet.scaling.nodeviews import external_pool, node_views, placement_keeps, pod_keeps
 from muster.fleet.scaling.plan import Action, Plan
 from muster.fleet.scaling.providers.aws import AutoScalingGroups
 from muster.fleet.scaling.providers.base import Provider, ProviderError
@@ -34,7 +34,7 @@ from muster.kube.configmapsource import ConfigMapSource, config_map_informer, te
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers
 from muster.kube.leader import Term
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.node import Node
@@ -62,6 +62,7 @@ class ScalingController:
         providers: more providers by name, in addition to `aws` and `external`.
         coming_max: returns how many nodes may be on their way at once; a larger gang is served alone.
         clock: seconds since the epoch.
+        informers: shared with other controllers of this process; by default it has its own.
         progress: marked at each plan.
         rng: source of jitter.
         registry: receives the metrics.
@@ -77,6 +78,7 @@ class ScalingController:
         providers: Mapping[str, Provider] | None = None,
         coming_max: Callable[[], int] | None = None,
         clock: Callable[[], float] = steady_time,
+        informers: Informers | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -90,12 +92,10 @@ class ScalingController:
         self._rng = rng or random.Random()
         self._metrics = scaling_metrics(registry)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=STALL_S, progress=progress, changed=demands.changed)
-        self._common = common = dict[str, Any](progress=progress, rng=self._rng)
-        self._nodes = Informer(client, Node, transform=slim_node, **common)
-        self._pods = Informer(
-            client, Pod, field_selector="spec.nodeName!=", transform=slim_pod, indexes={"node": pod_keeps}, **common
-        )
-        self._placements = Informer(client, Placement, indexes={"node": placement_keeps}, **common)
+        self._informers = informers or Informers(client, FORMS, progress=progress, rng=self._rng)
+        self._nodes = self._informers.of(Node)
+        self._pods = self._informers.of(Pod, indexes={"node": pod_keeps})
+        self._placements = self._informers.of(Placement, indexes={"node": placement_keeps})
         own: dict[str, Provider] = {"aws": AutoScalingGroups(), EXTERNAL: External(self._nodes_of)}
         self._providers: Mapping[str, Provider] = {**own, **(providers or {})}
         self._carrier = Carrier(client, self._providers, clock)
@@ -149,7 +149,7 @@ class ScalingController:
             self._loop.wake()
 
         return ConfigMapSource(
-            config_map_informer(self._client, self._namespace, CONFIG_MAP, **self._common),
+            config_map_informer(self._informers, self._namespace, CONFIG_MAP),
             read,
             (),
             events=events,

@@ -7,23 +7,19 @@ from datetime import datetime
 
 import msgspec
 
+from muster.api.names import MIRROR, STAYS
 from muster.api.placement import Placement
 from muster.api.quarantine import quarantined
 from muster.fleet.scaling.config import EXTERNAL
 from muster.fleet.scaling.snapshot import Group, NodeView, PoolSpec
 from muster.kube.objects.leanpod import LeanPod
-from muster.kube.objects.meta import ObjectMeta
-from muster.kube.objects.node import Node, NodeStatus
-from muster.kube.objects.pod import Pod, PodSpec, PodStatus
+from muster.kube.objects.node import Node
+from muster.kube.objects.pod import Pod
 from muster.kube.objects.taints import HARD_EFFECTS
 
 ANNOTATION_RECORD = "muster.dev/scaling"
 """Annotation on a node that we cordoned: a `Record`."""
-STAYS = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-"""Cluster Autoscaler's annotation for a node that must stay, which operators know."""
-MIRROR = "kubernetes.io/config.mirror"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-_KEPT_ANNOTATIONS = (ANNOTATION_RECORD, STAYS)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -43,29 +39,6 @@ def record_of(node: Node) -> Record | None:
         return msgspec.json.decode(node.metadata.annotations.get(ANNOTATION_RECORD, ""), type=Record)
     except msgspec.DecodeError:
         return None
-
-
-def slim_node(node: Node) -> Node:
-    """Return the node with only the fields that scaling reads."""
-    kept = {key: value for key in _KEPT_ANNOTATIONS if (value := node.metadata.annotations.get(key)) is not None}
-    status = NodeStatus(conditions=tuple(each for each in node.status.conditions if each.type == "Ready"))
-    return msgspec.structs.replace(
-        node, metadata=msgspec.structs.replace(node.metadata, annotations=kept), status=status
-    )
-
-
-def slim_pod(pod: Pod) -> Pod:
-    """Return the pod with only its node and what decides whether it counts."""
-    meta = pod.metadata
-    kept = ObjectMeta(
-        name=meta.name,
-        namespace=meta.namespace,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-        annotations={MIRROR: ""} if MIRROR in meta.annotations else {},
-        owner_references=tuple(each for each in meta.owner_references if each.controller),
-    )
-    return Pod(metadata=kept, spec=PodSpec(node_name=pod.spec.node_name), status=PodStatus(phase=pod.status.phase))
 
 
 def pod_keeps(pod: Pod | LeanPod) -> Iterable[str]:

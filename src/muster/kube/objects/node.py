@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import ClassVar
 
 import msgspec
-from msgspec.structs import replace
 
 from muster.kube.objects.container import QuantityValue
 from muster.kube.objects.meta import KubeObject, Resource
@@ -108,26 +107,3 @@ class Node(KubeObject):
     def ready(self) -> bool:
         """Returns whether the Ready condition holds."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
-
-
-def lean(node: Node) -> Node:
-    """Return the node without fields that are only read for one node at a time.
-
-    These are images, addresses, annotations, and the system info except the boot ID. They are most of the memory of a
-    cache of all nodes: a kubelet lists up to 50 images (its `nodeStatusMaxImages`). The capacity keeps only what is not
-    allocatable: devices that are broken at the moment.
-    """
-    status = node.status
-    capacity = status.capacity
-    if status.allocatable:
-        capacity = {
-            name: amount for name, amount in capacity.items() if "/" in name and status.allocatable.get(name) != amount
-        }
-    info = NodeSystemInfo(boot_id=status.node_info.boot_id) if status.node_info is not None else None
-    return replace(
-        node,
-        metadata=replace(node.metadata, annotations={}),
-        status=NodeStatus(
-            capacity=capacity, allocatable=status.allocatable, conditions=status.conditions, node_info=info
-        ),
-    )

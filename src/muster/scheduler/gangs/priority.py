@@ -15,12 +15,11 @@ from muster.api.names import (
     LABEL_BALLOON,
     LABEL_BORROWED,
     LABEL_TEAM,
+    MIRROR,
 )
 from muster.api.training_job import TrainingJob
 from muster.kube.objects.pod import Pod
 
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror object, whose deletion does not end the pod (Kubernetes: static pods)."""
 DEFAULT_GRACE_S = 30.0
 """Default of terminationGracePeriodSeconds (API server defaulting)."""
 ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})

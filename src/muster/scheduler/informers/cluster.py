@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, Forbidden, NotFound
-from muster.kube.informer import Informer
+from muster.kube.informers import Informers, SharedInformer
 from muster.kube.objects.core import Namespace
 from muster.scheduler.nodes.daemons import DaemonSet
 from muster.scheduler.state import ClusterState
@@ -20,9 +20,14 @@ _ASK_AGAIN_S = 1.0
 
 
 async def surroundings(
-    client: Client, state: ClusterState, *, clock: Callable[[], float], changed: Callable[[], None], **options: Any
-) -> list[Informer[Any]]:
-    """Return informers that update `state`; `options` are those of Informer.
+    client: Client,
+    informers: Informers,
+    state: ClusterState,
+    *,
+    clock: Callable[[], float],
+    changed: Callable[[], None],
+) -> list[SharedInformer[Any]]:
+    """Return informers that update `state`.
 
     If the API server does not serve DaemonSets, they are not watched.
     """
@@ -41,11 +46,11 @@ async def surroundings(
             state.remove_daemons(old.uid)
         changed()
 
-    namespaces = Informer(client, Namespace, **options)
+    namespaces = informers.of(Namespace)
     namespaces.add_handler(namespace_changed)
     if not await _has_daemons(client):
         return [namespaces]
-    daemons = Informer(client, DaemonSet, **options)
+    daemons = informers.of(DaemonSet)
     daemons.add_handler(daemons_changed)
     return [namespaces, daemons]
 

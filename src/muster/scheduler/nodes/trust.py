@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Final
 
-from msgspec.structs import replace
-
 from muster.api.preflight import Preflight
 from muster.api.trust import Doubt, Identity, Tested, doubt, has_gpus, identity, is_ignored, tested
 from muster.kube.objects.node import Node
@@ -80,8 +78,3 @@ def _is_of(record: NodeRecord, known: Tested) -> bool:
     """Return whether the record belongs to this node; an untested node may have a record of an old one."""
     own = record.identity
     return own is not None and known.identity.node_uid == own.node_uid
-
-
-def lean(record: Preflight) -> Preflight:
-    """Return the record without the measurements of each GPU, which are most of its size."""
-    return replace(record, spec=replace(record.spec, versions={}, figures=(), failures=()))

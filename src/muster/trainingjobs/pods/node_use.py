@@ -7,7 +7,7 @@ defaults when it reads an object, which would change jobs that run during an upg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import ValidationError
 
@@ -189,8 +189,8 @@ def _rules_out(taints: Sequence[Taint], bears: Sequence[Toleration], team_key: s
 class NodeCounts:
     """`gpu_counts` of jobs, computed once for jobs that may use the same nodes, until the nodes change."""
 
-    def __init__(self, nodes: Mapping[str, Node], team_key: str = LABEL_TEAM) -> None:
-        """`nodes` is the cache itself: read when asked."""
+    def __init__(self, nodes: Callable[[], Iterable[Node]], team_key: str = LABEL_TEAM) -> None:
+        """`nodes` returns the nodes in the cache."""
         self._nodes = nodes
         self._team_key = team_key
         self._known: dict[bytes, Counts] = {}
@@ -201,7 +201,7 @@ class NodeCounts:
         key = encode([constraints(job), job.spec.gpu_resource, job.spec.borrow, team])
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = gpu_counts(job, self._nodes.values(), self._team_key)
+            found = self._known[key] = gpu_counts(job, self._nodes(), self._team_key)
         return found
 
     def changed(self, old: Node | None, new: Node | None) -> bool:
