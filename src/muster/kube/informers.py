@@ -106,7 +106,7 @@ class Informers:
         finally:
             self._users[selection] -= 1
             if not self._users[selection]:
-                # Removed first: whoever comes while this one ends gets a new informer.
+                # Removed first: a controller that comes while this informer ends gets a new one.
                 del self._informers[selection], self._tasks[selection], self._users[selection]
                 task.cancel()
                 await asyncio.wait([task])
