@@ -26,7 +26,7 @@ class Aside:
         """Return or raise what the call does. If cancelled, the call is abandoned.
 
         Raises:
-            StillBusyError: an earlier one is left behind and has not come back.
+            StillBusyError: an earlier call was abandoned and has not returned yet.
         """
         if self._busy:
             raise StillBusyError
@@ -51,7 +51,7 @@ class Aside:
                 trouble = error if not isinstance(error, StopIteration) else RuntimeError(repr(error))
             except BaseException as error:  # such as SystemExit, which would end the loop and the agent
                 trouble = RuntimeError(repr(error))
-            self._busy = False  # before the caller is notified and calls again
+            self._busy = False  # first, as the caller may call again as soon as it has the result
             try:
                 loop.call_soon_threadsafe(settle, result, trouble)
             except RuntimeError:  # the loop is closed: the caller has gone

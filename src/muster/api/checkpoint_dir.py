@@ -20,9 +20,10 @@ def own_folder(path: str, name: str, uid: str) -> str:
 
 
 def folder_of(job: TrainingJob) -> str:
-    """The folder or URL that a job uses; "" where it keeps no checkpoints.
+    """The folder or URL that a job uses; "" if the job has no checkpoints.
 
-    A job that began under a version without folders of their own keeps the path itself: nothing is recorded for it.
+    If the job began under a version that gave jobs no folders of their own, its status has no folder. It uses the path
+    itself.
     """
     if job.status.checkpoint_dir or job.spec.checkpoint is None:
         return job.status.checkpoint_dir

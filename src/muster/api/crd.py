@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of our kinds, as the API server wants them."""
+"""The CustomResourceDefinitions of our kinds."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Kind(NamedTuple):
     summary: str
     spec: type[KubeStruct]
     status: type[KubeStruct] | None
-    """None: a record of one writer, without a status of its own."""
+    """None: the kind has a spec only, which a single program writes."""
     short_names: tuple[str, ...]
     columns: tuple[Column, ...]
     rules: tuple[Rule, ...] = ()
     spec_rules: tuple[Rule, ...] = ()
 
 
-_AGE: Final = Column("AGE", "date", ".metadata.creationTimestamp", "Since it was created.")
+_AGE: Final = Column("AGE", "date", ".metadata.creationTimestamp", "Time since it was created.")
 
 KINDS: Final = (
     Kind(
@@ -57,10 +57,10 @@ KINDS: Final = (
         columns=(
             Column("NODES", "integer", ".spec.replicas", "Nodes of the gang."),
             Column("READY", "integer", ".status.readySlots", "Slots whose supervisor has joined."),
-            Column("PHASE", "string", ".status.phase", "Where the job is in its life."),
+            Column("PHASE", "string", ".status.phase", "The phase of the job."),
             Column("ATTEMPT", "integer", ".status.ranAttempt", "Number of the newest attempt that ran."),
             Column("STEP", "integer", ".status.progress.step", "The newest step reported."),
-            Column("RESTARTS", "integer", ".status.restarts.total", "Restarts so far, by anybody's fault."),
+            Column("RESTARTS", "integer", ".status.restarts.total", "All restarts so far."),
             _AGE,
             Column("LAUNCHER", "string", ".spec.launcher", "How ranks start.", 1),
             Column("MESSAGE", "string", ".status.message", "What the job does or waits for.", 1),
@@ -76,9 +76,9 @@ KINDS: Final = (
         short_names=("pl",),
         columns=(
             Column("GANG", "string", ".spec.gang", "The gang."),
-            Column("SIZE", "integer", ".spec.size", "Members of the gang."),
+            Column("SIZE", "integer", ".spec.size", "Number of members."),
             Column("REVISION", "integer", ".spec.attempt", "Revision of the plan."),
-            Column("PHASE", "string", ".status.phase", "How far the plan was carried out."),
+            Column("PHASE", "string", ".status.phase", "The progress of the plan."),
             _AGE,
         ),
     ),
@@ -91,13 +91,13 @@ KINDS: Final = (
         columns=(
             Column("GPUS", "integer", ".status.gpus", "GPUs that the driver has."),
             Column("DRIVER", "string", ".status.driver", "Version of the GPU driver."),
-            Column("WRITTEN", "date", ".status.time", "Since the agent wrote."),
+            Column("WRITTEN", "date", ".status.time", "Time since the agent wrote this."),
             Column("LATEST", "string", ".status.findings[-1].code", "Code of the newest finding."),
-            Column("DROPPED", "integer", ".status.dropped", "Older findings that had no room."),
+            Column("DROPPED", "integer", ".status.dropped", "Number of older findings that are not listed."),
             Column("AGENT", "string", ".status.agentVersion", "Version of the agent."),
             _AGE,
-            Column("BOOT", "string", ".status.bootID", "The boot it was seen in.", 1),
-            Column("POLICY", "string", ".status.policyVersion", "Revision of the policy the agent was set up with.", 1),
+            Column("BOOT", "string", ".status.bootID", "ID of the boot in which the findings were seen.", 1),
+            Column("POLICY", "string", ".status.policyVersion", "Revision of the policy that the agent uses.", 1),
         ),
     ),
     Kind(
@@ -123,12 +123,12 @@ KINDS: Final = (
         short_names=("nr",),
         columns=(
             Column("NODE", "string", ".spec.node", "The node."),
-            Column("STATE", "string", ".status.state", "Whether the controller works on it."),
-            Column("RUNG", "string", ".status.rung", "The rung of the ladder it is on."),
-            Column("SINCE", "date", ".status.since", "Since the rung was entered."),
-            Column("BY", "string", ".spec.request.by", "Who asked for it."),
+            Column("STATE", "string", ".status.state", "Whether the controller works on the node."),
+            Column("RUNG", "string", ".status.rung", "The present rung of the ladder."),
+            Column("SINCE", "date", ".status.since", "Time since the rung was entered."),
+            Column("BY", "string", ".spec.request.by", "The user who made the newest request."),
             _AGE,
-            Column("MESSAGE", "string", ".status.message", "What it does or waits for.", 1),
+            Column("MESSAGE", "string", ".status.message", "What the controller does or waits for.", 1),
         ),
         spec_rules=rules.NODE_REMEDIATION_SPEC,
     ),
@@ -172,7 +172,10 @@ def _status_schema(kind: Kind, status: type[KubeStruct]) -> Schema:
 
 
 def _printed_defaults(kind: Kind, status: type[KubeStruct]) -> Iterator[tuple[str, str | int]]:
-    """Defaults of what `kubectl get` prints: we leave them out on the wire, and a column must not be empty for that."""
+    """Defaults of the printed columns.
+
+    Our writers omit default values, and a column must not be empty for that reason.
+    """
     printed = {column.path.removeprefix(".status.") for column in kind.columns}
     for field in msgspec.structs.fields(status):
         if field.encode_name in printed and isinstance(field.default, str | int) and field.default != "":

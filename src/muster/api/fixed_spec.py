@@ -1,7 +1,7 @@
-"""The spec that a TrainingJob runs by: what it was when the job became active, as its status keeps it.
+"""The spec that an active TrainingJob uses. The controller stores it in the status when the job becomes active.
 
-The API server refuses edits of an active job's spec, except for `MUTABLE_FIELDS`. An edit may get through all the same,
-for example where the CustomResourceDefinition is older. It is ignored: controllers ask `effective` for the job.
+The API server refuses edits of an active job's spec, except for `MUTABLE_FIELDS`. With an older
+CustomResourceDefinition it accepts them. Controllers ignore such an edit: they use the job that `effective` returns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.api.training_job import MUTABLE_FIELDS, TrainingJob, TrainingJobSpec
 from muster.kube.objects.struct import encode, from_dict
 
 KEPT_BYTES_MAX: Final = 5 * 1024
-"""Room for the values of one job, of the 16 KB that its status may have."""
+"""Limit for the stored values of one job. The whole status may have 16 KB."""
 _DIGEST_CHARS: Final = 16
 _FIELDS: Final = tuple(
     (each.name, each.encode_name)
@@ -28,21 +28,21 @@ _FIELDS: Final = tuple(
 _DEFAULTS: Final = msgspec.to_builtins(TrainingJobSpec(replicas=1))
 _ABSENT: Final[tuple[Any, ...]] = (None, "", {}, [])
 _JSON_SCALARS: Final = (str, int, bool, float)
-"""Types that JSON has too: those of most fields."""
+"""Types that need no conversion to JSON; most fields have one of these."""
 
 
 class Effective(NamedTuple):
-    """A job with the spec that it runs by, and the changed fields of the spec that the API server holds."""
+    """A job with the spec that it uses, and the fields in which the API server's spec differs from it."""
 
     job: TrainingJob
     ignored: tuple[str, ...] = ()
-    """Fields whose value at the start is used."""
+    """Changed fields; the job uses the values from its start."""
     lost: tuple[str, ...] = ()
-    """Fields whose value at the start was too large to keep; `job` has today's."""
+    """Changed fields whose values from the start were too large to store; `job` has the present values."""
 
 
 def fixed(spec: TrainingJobSpec) -> FixedSpec:
-    """The spec to keep. If the values are too large together, the largest become digests."""
+    """The spec to store. If the values together are too large, digests replace the largest values."""
     values, too_large, left = {}, {}, KEPT_BYTES_MAX
     for name, value in sorted(_set(spec), key=lambda each: (len(encode(each[1])), each[0])):
         left -= len(encode(value)) + len(name) + 4
@@ -54,7 +54,7 @@ def fixed(spec: TrainingJobSpec) -> FixedSpec:
 
 
 def effective(job: TrainingJob) -> Effective:
-    """The job as it runs. Values that cannot be read, as after an edit of the status by hand, count as not kept."""
+    """The job with the spec that it uses. Stored values that cannot be parsed (after a manual edit) are ignored."""
     kept = job.status.fixed_spec
     if kept is None:
         return Effective(job)
@@ -85,7 +85,7 @@ def effective(job: TrainingJob) -> Effective:
 
 
 def _set(spec: TrainingJobSpec) -> Iterator[tuple[str, Any]]:
-    """Fields with a value, and the value as JSON. Defaults are values too: another version may have others."""
+    """Fields with a value, and the value as JSON. Defaults are included, as another version may have other defaults."""
     for attribute, name in _FIELDS:
         value = getattr(spec, attribute)
         if value is None:
@@ -97,7 +97,7 @@ def _set(spec: TrainingJobSpec) -> Iterator[tuple[str, Any]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The value as it is after a JSON merge patch, which cannot write a null into an object (RFC 7386)."""
+    """The value without nulls in objects, because a JSON merge patch cannot write them (RFC 7386)."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list | tuple) else value

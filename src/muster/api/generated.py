@@ -1,4 +1,4 @@
-"""Files that are written from the code: kept up to date, or checked against it."""
+"""Writes generated files, or checks that they are up to date."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def write_or_check(arguments: list[str], files: Callable[[], Mapping[Path, str]]
 
     Args:
         arguments: of the command line: nothing, or --check.
-        files: what each file should hold.
-        how: the command that writes them, for people.
-        source: what they are written from, for people, such as "the code says".
+        files: the expected text of each file.
+        how: the command that writes the files, for messages.
+        source: what the files are generated from, for messages, such as "the code says".
     """
     if arguments not in ([], ["--check"]):
         print(f"usage: {how} [--check]", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Nodes on which nothing new starts for now: those that are to change hands, and spares that are kept for a gang."""
+"""Nodes on which no new pod may start: nodes that change teams or drain, and spares reserved for a gang."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Handover:
-    """Allocation and remediation write it after each plan; the scheduler of the same process reads it before its own.
+    """The teams and remediation controllers write this after each of their plans.
 
-    It is empty in a new leader: until the first plan of those two, the scheduler works as if no node were about to
-    move.
+    The scheduler of the same process reads it before its own plan.
+
+    In a new leader it is empty until the first plans of those two controllers.
     """
 
     def __init__(self) -> None:
         self.nodes: frozenset[str] = frozenset()
-        """By name, those that are to change hands. What runs there stays, and so do slots that gangs keep there."""
+        """Names of nodes that are about to change teams. Running pods stay, and so do slots that gangs keep there."""
         self.kept: Mapping[str, str] = _NONE
-        """Spare nodes by name, and the gang (`NAMESPACE/NAME`) each is kept for until it comes."""
+        """Names of spare nodes, and the gang (`NAMESPACE/NAME`) for which each is reserved."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when they are others than before."""
+        """Called when the set of nodes changes."""
         self.going: frozenset[str] = frozenset()
         """Gangs (`NAMESPACE/NAME`) whose pods are being drained from their nodes.
 
         They start again after the last pod has left."""
         self.gone: Callable[[frozenset[str]], None] = lambda gangs: None
-        """Called with those that are no longer among them."""
+        """Called with the gangs that are no longer in the set."""
 
     def set_nodes(self, nodes: frozenset[str]) -> None:
-        """Say which ones are to change hands now."""
+        """Replace the set of nodes that are about to change teams."""
         if nodes != self.nodes:
             self.nodes = nodes
             self.changed()
 
     def keep(self, kept: Mapping[str, str], going: frozenset[str] = frozenset()) -> None:
-        """Say which spares are kept for whom now, and which gangs are leaving their nodes."""
+        """Replace the reserved spares, and the set of gangs that are being drained."""
         if kept != self.kept:
             self.kept = dict(kept)
             self.changed()
@@ -45,11 +46,11 @@ class Handover:
             self.gone(before - going)
 
     def closed(self, stays: Callable[[str], bool]) -> frozenset[str]:
-        """Return the nodes on which nothing may start now.
+        """Return the nodes on which no new pod may start.
 
         Args:
-            stays: whether a gang is still where it was: nodes that are kept for it are closed to all. Once it waits for
-                nodes they are open, and so they are once it has moved, wherever it went.
+            stays: returns whether a gang is still on its old nodes. While it is, spares reserved for it are closed to
+                all gangs. When it waits for nodes or has moved, they are open.
         """
         if not self.kept:
             return self.nodes

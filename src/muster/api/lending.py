@@ -12,7 +12,7 @@ State = Literal["owned", "used", "lent", "borrowed"]
 
 
 class NodeUser(NamedTuple):
-    """The team of a pod or of a slot kept for one ("": unknown), and whether it only borrows its node."""
+    """The team of a pod or of a reserved slot ("": unknown), and whether it only borrows its node."""
 
     team: str
     borrows: bool
@@ -22,10 +22,10 @@ class TeamNodes(msgspec.Struct, frozen=True):
     """The nodes of one team.
 
     Attributes:
-        owned: nodes that are the team's.
-        used: those of them that its own pods use; a node can be lent besides.
-        lent: those of them that borrowers of other teams use.
-        borrowed: nodes of other teams that its borrowers use.
+        owned: nodes that the team owns.
+        used: owned nodes that the team's own pods use. Such a node may also count as lent.
+        lent: owned nodes that borrowers of other teams use.
+        borrowed: nodes of other teams that the team's borrowers use.
     """
 
     owned: int = 0
@@ -35,9 +35,9 @@ class TeamNodes(msgspec.Struct, frozen=True):
 
 
 def states_of(owner: str, users: Collection[NodeUser]) -> Iterator[tuple[str, State]]:
-    """Yield (team, relation of one node to it), each at most once. A node without an owner ("") is not lent.
+    """Yield pairs of a team and its relation to one node, each at most once. A node without an owner ("") is not lent.
 
-    A borrower on a node of its own team uses it as any other pod of the team does.
+    A borrower on a node of its own team counts as any other pod of the team.
     """
     if not owner:
         return
@@ -52,7 +52,7 @@ def states_of(owner: str, users: Collection[NodeUser]) -> Iterator[tuple[str, St
 
 
 def count_nodes(nodes: Iterable[tuple[str, Collection[NodeUser]]]) -> dict[str, TeamNodes]:
-    """Count, by team: `nodes` are (owner, who uses it) of each node."""
+    """Count nodes by team. `nodes` has a pair for each node: its owner and its users."""
     return by_team(Counter(state for owner, users in nodes for state in states_of(owner, users)))
 
 

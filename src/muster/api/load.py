@@ -1,4 +1,4 @@
-"""Reads a manifest (YAML or JSON) into a TrainingJob; every complaint names the line and what to write instead."""
+"""Reads a manifest (YAML or JSON) into a TrainingJob. Every error names the line and what to write instead."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _ELSEWHERE: Final = {
         **dict.fromkeys(("nprocpernode", "slotsperworker", "ranks"), "ranksPerNode"),
     }
 }
-"""By where they stand: what fields are called elsewhere, in small letters, and here."""
+"""By path of the parent: names of fields in other projects (in lower case), and our names for them."""
 
 
 class Complaint(NamedTuple):
-    """One thing wrong with a manifest; line and column count from 1, 0 if unknown."""
+    """One error in a manifest. Line and column count from 1; 0 means unknown."""
 
     line: int
     column: int
@@ -41,10 +41,10 @@ class Complaint(NamedTuple):
 
 
 class ManifestError(Exception):
-    """The manifest cannot be used; `complaints` says why, in order of lines."""
+    """The manifest is not valid. `complaints` holds the errors in order of lines."""
 
     def __init__(self, source: str, complaints: list[Complaint]) -> None:
-        """Hold what is wrong and where the text came from."""
+        """Store the errors and the name of the source."""
         self.source = source
         self.complaints = sorted(complaints)
         super().__init__("\n".join(self._line(each) for each in self.complaints))
@@ -55,7 +55,7 @@ class ManifestError(Exception):
 
 
 def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
-    """The one TrainingJob in `text`. Raises ManifestError with everything wrong in it."""
+    """Return the only TrainingJob in `text`. Raises ManifestError with all errors."""
     try:
         node = _only(documents(text), source)
         if other := _other_kind(node):
@@ -89,7 +89,7 @@ def _only(found: list[yaml.Node], source: str) -> yaml.MappingNode:
 
 
 def _other_kind(node: yaml.MappingNode) -> Complaint | None:
-    """A complaint where the manifest names another kind: its fields are then nothing to speak of."""
+    """Return an error if the manifest has another kind. Its fields are then not checked."""
     found = _find(node, "kind")
     if found is node or found.value == _KIND:
         return None

@@ -18,7 +18,7 @@ class Place(NamedTuple):
 
 
 class NotYaml(ValueError):
-    """The text cannot be read: `what` is the reason, `place` where."""
+    """The text is not valid YAML: `what` is the reason, `place` the position."""
 
     def __init__(self, what: str, place: Place) -> None:
         self.what, self.place = what, place
@@ -31,12 +31,12 @@ def documents(text: str) -> list[yaml.Node]:
 
 
 def document(text: str) -> yaml.Node | None:
-    """Return the only document, None where there is nothing but comments. Raises NotYaml, for a second one too."""
+    """Return the only document; None if there are only comments. Raises NotYaml, also if there is a second document."""
     return _read(text, lambda: yaml.compose(text, Loader=yaml.SafeLoader))
 
 
 def plain(node: yaml.Node) -> Any:
-    """Return lists, dicts and scalars as YAML means them. Raises NotYaml for what it takes for a bad date or number."""
+    """Convert to lists, dicts and scalars. Raises NotYaml for text that YAML reads as an impossible date or number."""
     return _read("", lambda: _Constructor("").construct_document(node))
 
 
@@ -46,11 +46,11 @@ def place_of(node: yaml.Node) -> Place:
 
 
 def twice(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, int]]:
-    """Yield each key that its mapping has already, and the line where it was before: YAML would take the last one."""
+    """Yield each repeated key, and the line of its first use. YAML itself would use the last value."""
     waiting, seen = [node], set[int]()
     while waiting:
         each = waiting.pop()
-        if each is None or id(each) in seen:  # an alias is the same node once more, perhaps within itself
+        if each is None or id(each) in seen:  # an alias repeats a node, perhaps inside itself
             continue
         seen.add(id(each))
         if isinstance(each, yaml.MappingNode):
@@ -66,7 +66,7 @@ def twice(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, int]]:
 
 
 class _Constructor(yaml.SafeLoader):
-    """SafeLoader, whose own converters raise whatever Python raises, of `2026-99-99` or `!!int x`."""
+    """SafeLoader with errors that name the place. SafeLoader itself raises ValueError for `2026-99-99` or `!!int x`."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -84,7 +84,7 @@ def _characters(text: str, node: yaml.Node) -> str:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise yaml.MarkedYAMLError(
-            problem="an escape stands for half of a character", problem_mark=node.start_mark
+            problem="an escape encodes half of a character", problem_mark=node.start_mark
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Finds every place where a YAML text does not have the fields of a struct, and what was probably meant."""
+"""Finds every place where a YAML text does not match a struct, and suggests a correction."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class Misfit(NamedTuple):
-    """One thing that does not fit.
+    """One place that does not match.
 
     Attributes:
-        node: the value, or the key where that is unknown.
+        node: the value; for an unknown key, the key.
         path: as in `pools[0].name`; "" for the whole text.
         what: what is wrong.
-        hint: what to write instead; "" where only a page can say.
+        hint: what to write instead; "" if the reader needs the page for that.
     """
 
     node: yaml.Node
@@ -32,18 +32,18 @@ class Misfit(NamedTuple):
 
 
 def field_hint(name: str, known: Collection[str], meant: str = "") -> str:
-    """Say which field was meant: `meant` where that is known, else the one most alike, else all there are."""
+    """Suggest a field: `meant` if it is given, else the field with the most similar name, else all fields."""
     near = meant or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
     return f"did you mean {near}?" if near else f"known here: {', '.join(sorted(known))}"
 
 
 def misfits(root: yaml.Node, kind: Any, path: str = "") -> Iterator[Misfit]:
-    """Yield what does not fit `kind` in order of the text; fields that are missing are for who converts it.
+    """Yield the places that do not match `kind`, in order of the text. Missing fields are left to the conversion.
 
     Args:
-        root: what was written. Raises NotYaml like `marked.plain`.
-        kind: a struct, or what may stand in a field of one.
-        path: of `root`.
+        root: the parsed text. Raises NotYaml like `marked.plain`.
+        kind: a struct, or the type of a field of a struct.
+        path: the path of `root` in the whole text.
     """
     inner = _of_value(kind)
     origin, arguments = get_origin(inner), get_args(inner)
@@ -91,7 +91,7 @@ def _literal_hint(value: Any, kind: Any) -> str:
 
 
 def _of_value(kind: Any) -> Any:
-    """The type less None and what is noted beside it; a union of several others stays as it is."""
+    """The type without None and without annotations. A union of several other types is returned unchanged."""
     while True:
         origin = get_origin(kind)
         if origin is Annotated:

@@ -1,4 +1,4 @@
-"""NodeHealth: what a node's own agent observed on it. Observations only: what they mean is up to the policy."""
+"""NodeHealth: the observations of a node's agent. The health policy decides what they mean."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct
 
 FINDINGS_MAX: Final = 64
-"""Findings in one record; of more the newest of each check are kept, and the others counted."""
+"""Most findings in one record. If there are more, the agent lists the newest of each check and counts the others."""
 COUNT_MAX: Final = 2**53
-"""A count stays here: larger numbers are not exact in every reader of JSON."""
+"""Largest count. Some JSON readers round larger numbers."""
 
 
 class ObservedFinding(KubeStruct, kw_only=True):
-    """One incident: the same thing seen on the same component, without a pause."""
+    """One incident: a check saw the same fault on the same component, without a pause."""
 
     check: Annotated[str, Meta(min_length=1, max_length=63, description="Name of the check, such as xid, nic or disk.")]
     component: Annotated[
         str,
-        Meta(max_length=256, description="The part: a GPU's PCI address or UUID, a device; empty: the node itself."),
+        Meta(
+            max_length=256,
+            description="The component: a GPU's PCI address or UUID, or a device. Empty: the node itself.",
+        ),
     ] = ""
     code: Annotated[
         str,
@@ -34,7 +37,7 @@ class ObservedFinding(KubeStruct, kw_only=True):
     ] = 1
     first_time: Annotated[datetime, Meta(description="When it was first seen.")]
     last_time: Annotated[datetime, Meta(description="When it was last seen.")]
-    message: Annotated[str, Meta(max_length=256, description="The first log line or observation, as it was.")] = ""
+    message: Annotated[str, Meta(max_length=256, description="The first log line or observation, unchanged.")] = ""
 
 
 class NodeHealthSpec(KubeStruct):
@@ -47,22 +50,21 @@ class NodeHealthStatus(KubeStruct):
     node_uid: Annotated[str, Meta(description="UID of the node; a recreated node of the same name has another.")] = (
         field(default="", name="nodeUID")
     )
-    boot_id: Annotated[str, Meta(description="The boot it was seen in (/proc/sys/kernel/random/boot_id).")] = field(
-        default="", name="bootID"
-    )
+    boot_id: Annotated[
+        str, Meta(description="ID of the boot in which the findings were seen (/proc/sys/kernel/random/boot_id).")
+    ] = field(default="", name="bootID")
     driver: Annotated[str, Meta(description="Version of the GPU driver that is loaded; empty: none.")] = ""
     agent_version: Annotated[str, Meta(description="Version of the agent that wrote this.")] = ""
-    policy_version: Annotated[
-        str, Meta(description="Revision of the policy that the agent was set up with; empty: none.")
-    ] = ""
+    policy_version: Annotated[str, Meta(description="Revision of the policy that the agent uses; empty: none.")] = ""
     time: Annotated[datetime | None, Meta(description="When the agent wrote this; at least every five minutes.")] = None
-    gpus: Annotated[int, Meta(ge=0, description="GPUs that the driver has; 0 also where there is no driver.")] = 0
+    gpus: Annotated[int, Meta(ge=0, description="Number of GPUs that the driver reports; 0 also without a driver.")] = 0
     findings: Annotated[
         tuple[ObservedFinding, ...],
         Meta(max_length=FINDINGS_MAX, description="The newest findings of each check, oldest first."),
     ] = ()
     dropped: Annotated[
-        int, Meta(ge=0, le=COUNT_MAX, description="Older findings that had no room, since the agent started.")
+        int,
+        Meta(ge=0, le=COUNT_MAX, description="Number of older findings that are not listed, since the agent started."),
     ] = 0
 
 

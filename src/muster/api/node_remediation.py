@@ -1,4 +1,4 @@
-"""NodeRemediation: what is being done about one node, from the finding that opened it to the test that closes it."""
+"""NodeRemediation: the remediation of one node, from the finding that opens it to the test that closes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from muster.kube.objects.struct import KubeStruct
 Rung = Literal["Observe", "Condition", "Quarantine", "Drain", "ResetGPU", "Reboot", "Replace", "Human"]
 RemediationState = Literal["Open", "Released", "NeedsOperator"]
 RemediationPhase = Literal["Open", "Released", "Handed"]
-"""Words of `RemediationState` in versions without `state`, which cannot read others."""
+"""The value of `phase` for each `RemediationState`. Versions without the field `state` read `phase`."""
 HeldBy = Literal["Budget", "Breaker", "Spare", "Silent", "Passed", "Observed"]
-"""What keeps the next rung from being entered; `NodeRemediationStatus.held_by` describes each."""
+"""What delays the next rung; `NodeRemediationStatus.held_by` describes each."""
 RequestedAction = Literal["Quarantine", "Release"]
 StepEvent = Literal[
     "Opened",
@@ -51,38 +51,43 @@ PASSES_MAX: Final = 8
 
 
 class RemediationRequest(KubeStruct, kw_only=True):
-    """A person's request; the newest one counts."""
+    """The newest request of an operator."""
 
     action: Annotated[
         RequestedAction,
-        Meta(description="Quarantine: out of use until Release is asked for. Release: back after a test is passed."),
+        Meta(
+            description="Quarantine: take the node out of use until Release is requested. Release: return it to use "
+            "after a passed test."
+        ),
     ]
     by: Annotated[str, Meta(min_length=1, max_length=128, description="Who asked.")]
-    time: Annotated[datetime, Meta(description="When; a test that ended before it does not release the node.")]
+    time: Annotated[
+        datetime, Meta(description="When the request was made. A test that ended earlier does not release the node.")
+    ]
     reason: Annotated[str, Meta(min_length=1, max_length=512, description="What for.")]
 
 
 class NodeRemediationSpec(KubeStruct, kw_only=True):
-    """The node, and what opened this."""
+    """The node, and why this remediation was opened."""
 
     node: Annotated[str, Meta(min_length=1, description="Name of the node.")]
     node_uid: Annotated[
-        str, Meta(min_length=1, description="Its UID; a recreated node of the same name has another.")
+        str, Meta(min_length=1, description="UID of the node; a recreated node of the same name has another.")
     ] = field(name="nodeUID")
     cause: Annotated[
         tuple[ObservedFinding, ...], Meta(max_length=CAUSES_MAX, description="The findings that opened it.")
     ] = ()
-    request: Annotated[RemediationRequest | None, Meta(description="What a person asked for last.")] = None
+    request: Annotated[RemediationRequest | None, Meta(description="The newest request of an operator.")] = None
 
 
 class RemediationStep(KubeStruct):
-    """A rung that was entered, or something that was done on it, and why."""
+    """An entry of the history: a rung was entered, or an action was taken on it, and why."""
 
     rung: Annotated[Rung, Meta(description="The rung.")]
-    time: Annotated[datetime, Meta(description="When it was entered.")]
-    generation: Annotated[int, Meta(ge=0, description="Generation of the status that entered it.")] = 0
+    time: Annotated[datetime, Meta(description="When this happened.")]
+    generation: Annotated[int, Meta(ge=0, description="Generation of the status that recorded this.")] = 0
     reason: Annotated[
-        str, Meta(max_length=256, description="Why, for people: the line of the policy, a deadline, a test.")
+        str, Meta(max_length=256, description="The reason as text: the line of the policy, a deadline or a test.")
     ] = ""
     event: Annotated[
         str | None,
@@ -97,10 +102,11 @@ class RemediationStep(KubeStruct):
     fault_key: Annotated[
         str,
         Meta(
-            max_length=256, description="CHECK/CODE of the finding that decided; dead for a node that was found dead."
+            max_length=256,
+            description="CHECK/CODE of the finding that decided; `dead` if the controller found the node dead.",
         ),
     ] = ""
-    boot_id: Annotated[str, Meta(description="RebootRequested: the boot that the reboot is to end.")] = field(
+    boot_id: Annotated[str, Meta(description="RebootRequested: ID of the boot before the reboot.")] = field(
         name="bootID", default=""
     )
     test_level: Annotated[
@@ -128,20 +134,28 @@ class NodeRemediationStatus(KubeStruct):
     ] = None
     phase: Annotated[
         RemediationPhase | None,
-        Meta(description="The same for versions without state: Handed stands for NeedsOperator."),
+        Meta(description="The same as state, for older versions of Muster. Handed means NeedsOperator."),
     ] = None
-    rung: Annotated[Rung, Meta(description="The rung of the ladder it is on.")] = "Observe"
-    generation: Annotated[int, Meta(ge=0, description="One more at each change: fences writers.")] = 0
+    rung: Annotated[Rung, Meta(description="The present rung of the ladder.")] = "Observe"
+    generation: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Increases by one at each change, so that a controller with an outdated status cannot write.",
+        ),
+    ] = 0
     since: Annotated[datetime | None, Meta(description="When the rung was entered.")] = None
-    deadline: Annotated[datetime | None, Meta(description="When the rung is given up.")] = None
+    deadline: Annotated[
+        datetime | None, Meta(description="Deadline of the rung; after it the controller takes the next rung.")
+    ] = None
     history: Annotated[
-        tuple[RemediationStep, ...], Meta(max_length=HISTORY_MAX, description="Rungs entered, oldest first.")
+        tuple[RemediationStep, ...], Meta(max_length=HISTORY_MAX, description="History, oldest entry first.")
     ] = ()
-    message: Annotated[str, Meta(description="What it does or waits for, for people.")] = ""
+    message: Annotated[str, Meta(description="What the controller does or waits for, as text.")] = ""
     held_by: Annotated[
         str | None,
         Meta(
-            description="What keeps the next rung from being entered. Budget, Breaker: a limit of the configuration."
+            description="What delays the next rung. Budget, Breaker: a limit of the configuration."
             " Spare: a gang waits for a spare node. Silent: the node may still be booting. Passed: its newest test was"
             " passed. Observed: the configuration does not allow the controller to act."
         ),
@@ -151,21 +165,21 @@ class NodeRemediationStatus(KubeStruct):
         Meta(description="Pool of the node when the rung was entered: breakers count it there after it is gone."),
     ] = None
     test_level: Annotated[
-        int | None, Meta(description="Level of the test that lets the node back; 0: the usual one.")
+        int | None, Meta(description="Level of the test that the node must pass to return to use; 0: the usual level.")
     ] = None
     silent_since: Annotated[
         datetime | None,
         Meta(
-            description="If the node was found dead: when its Lease was renewed last. It counts as dead until its Lease"
-            " is renewed."
+            description="If the controller found the node dead: when the node's Lease was last renewed. The node "
+            "counts as dead until its Lease is renewed."
         ),
     ] = None
     passes: Annotated[
         tuple[PassedTest, ...],
         Meta(
             max_length=PASSES_MAX,
-            description="Passed tests that cleared findings, oldest first. They hold after another result has replaced"
-            " the node's Preflight, or it was deleted.",
+            description="Passed tests that cleared findings, oldest first. They stay valid if the node's Preflight "
+            "changes or is deleted.",
         ),
     ] = ()
 

@@ -1,4 +1,4 @@
-"""Placement: where each slot of a gang goes, written by the scheduler, compare-and-swap, before the first bind."""
+"""Placement: the node of each slot of a gang. The scheduler writes it by compare-and-swap before the first bind."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PlacedSlot(KubeStruct):
     """One slot and the node that holds it."""
 
     slot: Annotated[int, Meta(ge=0, description="The slot.")]
-    node: Annotated[str, Meta(min_length=1, description="Name of its node.")]
-    node_uid: Annotated[str, Meta(description="UID of that node; a recreated node of the same name has another.")] = (
+    node: Annotated[str, Meta(min_length=1, description="Name of the node.")]
+    node_uid: Annotated[str, Meta(description="UID of the node; a recreated node of the same name has another.")] = (
         field(default="", name="nodeUID")
     )
 
@@ -30,7 +30,11 @@ class GivenUpSlot(KubeStruct):
 
     slot: Annotated[int, Meta(ge=0, description="The slot.")]
     attempt: Annotated[
-        int, Meta(ge=0, description="The attempt its pod was made for; a pod of a later one is a member again.")
+        int,
+        Meta(
+            ge=0,
+            description="The attempt for which the slot's pod was created. A pod of a later attempt is a member again.",
+        ),
     ] = 0
 
 
@@ -38,48 +42,60 @@ class PlacementSpec(KubeStruct):
     """The plan for one gang."""
 
     gang: Annotated[
-        str, Meta(min_length=1, description="Name of the gang: its TrainingJob's, or `kind.name` of others.")
+        str,
+        Meta(
+            min_length=1,
+            description="Name of the gang: the name of its TrainingJob, or `kind.name` for other workloads.",
+        ),
     ]
-    gang_uid: Annotated[str, Meta(description="UID of the object the gang belongs to.")] = field(name="gangUID")
-    size: Annotated[int, Meta(ge=1, description="Members of the gang, those that may join later not counted.")]
-    attempt: Annotated[int, Meta(ge=0, description="Revision of the plan, one more at each change.")] = 0
+    gang_uid: Annotated[str, Meta(description="UID of the object that owns the gang.")] = field(name="gangUID")
+    size: Annotated[int, Meta(ge=1, description="Number of members, without those that may join later.")]
+    attempt: Annotated[int, Meta(ge=0, description="Revision of the plan; increases by one at each change.")] = 0
     slots: Annotated[tuple[PlacedSlot, ...], Meta(description="The node of each placed slot, in order of slots.")] = ()
     given_up: Annotated[
         tuple[GivenUpSlot, ...],
-        Meta(description="Slots that the gang does not wait for: their pods join again if there is unclaimed room."),
+        Meta(
+            description="Slots that the gang does not wait for. Their pods join again if nodes are free that no gang "
+            "waits for."
+        ),
     ] = ()
     bind_deadline: Annotated[
-        datetime | None, Meta(description="A plan not fully bound by then is completed or released.")
+        datetime | None,
+        Meta(description="If the gang is not fully bound at this time, the scheduler completes or releases it."),
     ] = None
     preempting: Annotated[
-        bool, Meta(description="Other gangs must leave these nodes first; no pod is bound until they have.")
+        bool,
+        Meta(
+            description="True while the scheduler preempts other gangs on these nodes. It binds no pod until they "
+            "have left."
+        ),
     ] = False
 
 
 class PlacementStatus(KubeStruct):
-    """How far the plan was carried out."""
+    """The progress of the plan."""
 
     phase: Annotated[
         PlacementPhase,
         Meta(
-            description="Open while pods are being bound, then Bound; Preempting when the gang is to give its nodes "
-            "back and to wait for others; Released when it was not bound in time."
+            description="Open: the scheduler is binding the pods. Bound: all pods are bound. Preempting: the gang "
+            "must give its nodes back and wait again. Released: the gang was not bound in time."
         ),
     ] = "Open"
     bound_time: Annotated[datetime | None, Meta(description="When the whole gang was bound.")] = None
-    preempting_time: Annotated[datetime | None, Meta(description="When the gang was asked to leave.")] = None
+    preempting_time: Annotated[datetime | None, Meta(description="When the gang was preempted.")] = None
     reason: Annotated[
         LeavingReason | None,
         Meta(
-            description="Why it is to leave: Preempted for a gang of higher priority, Yielded to an earlier one if "
-            "both lost nodes and there is no spare, NoSpare by the job's own policy."
+            description="Why the gang must leave. Preempted: for a gang of higher priority. Yielded: an earlier gang "
+            "lost nodes too, and there is no spare. NoSpare: the job's own policy (noSpare: Requeue)."
         ),
     ] = None
     message: Annotated[str, Meta(description="The reason as a sentence, with the preempting gang.")] = ""
 
 
 class Placement(KubeObject, kw_only=True):
-    """Where each slot of a gang goes."""
+    """The node of each slot of a gang."""
 
     RESOURCE: ClassVar[Resource] = Resource(
         group=GROUP, version=VERSION, plural="placements", kind="Placement", namespaced=True

@@ -21,7 +21,7 @@ class GpuFigures(KubeStruct):
     uuid: Annotated[str, Meta(description="UUID of the GPU.")]
     name: Annotated[str, Meta(description="Its model.")] = ""
     pci_address: Annotated[str, Meta(description="Its PCI address.")] = ""
-    figures: Annotated[dict[str, float], Meta(description="By name; names end in their units.")] = field(
+    figures: Annotated[dict[str, float], Meta(description="Values by name; each name ends in its unit.")] = field(
         default_factory=dict
     )
 
@@ -29,27 +29,29 @@ class GpuFigures(KubeStruct):
 class PreflightFailure(KubeStruct):
     """One failed check."""
 
-    test: Annotated[str, Meta(description="The test that found it.")]
+    test: Annotated[str, Meta(description="The test that failed.")]
     code: Annotated[str, Meta(description="What was wrong.")]
-    gpu: Annotated[str, Meta(description="UUID of the GPU; empty: the node's.")] = ""
-    message: Annotated[str, Meta(max_length=512, description="The same for people.")] = ""
+    gpu: Annotated[str, Meta(description="UUID of the GPU; empty if the failure is not about one GPU.")] = ""
+    message: Annotated[str, Meta(max_length=512, description="The failure as text.")] = ""
 
 
 class PassedTest(KubeStruct):
-    """A test that the node passed. It clears findings that ask for its level or a lower one."""
+    """A test that the node passed. It clears findings that require its level or a lower one."""
 
     level: Annotated[int, Meta(ge=1, le=3, description="Level of the test.")]
-    time: Annotated[datetime, Meta(description="When it ended: what was last seen before is cleared.")]
+    time: Annotated[
+        datetime, Meta(description="When the test ended. It clears findings that were last seen before that.")
+    ]
 
 
 class PreflightSpec(KubeStruct, kw_only=True):
-    """The newest result. It says something of a node only where UID, boot and driver are the node's own."""
+    """The newest result. It is valid only while the node has the same UID, boot and driver."""
 
     node_uid: Annotated[str, Meta(description="UID of the node that was tested.")] = field(name="nodeUID")
-    boot_id: Annotated[str, Meta(description="The boot in which it was tested.")] = field(name="bootID")
-    driver: Annotated[str, Meta(description="Version of the GPU driver it was tested with; empty: no GPUs.")] = ""
+    boot_id: Annotated[str, Meta(description="ID of the boot in which the node was tested.")] = field(name="bootID")
+    driver: Annotated[str, Meta(description="Version of the GPU driver at the test; empty: no GPUs.")] = ""
     level: Annotated[int, Meta(ge=1, le=3, description="Level of the tests.")]
-    passed: Annotated[bool, Meta(description="Whether all of them were passed.")]
+    passed: Annotated[bool, Meta(description="Whether the node passed all tests.")]
     time: Annotated[datetime, Meta(description="When they ended.")]
     revoked_time: Annotated[
         datetime | None,
@@ -60,12 +62,15 @@ class PreflightSpec(KubeStruct, kw_only=True):
     ] = None
     last_pass: Annotated[
         PassedTest | None,
-        Meta(description="If this test was not passed: the last one that this node passed. What it cleared stays so."),
+        Meta(
+            description="If this test failed: the last test that this node passed. Findings that it cleared stay "
+            "cleared."
+        ),
     ] = None
-    versions: Annotated[dict[str, str], Meta(description="Versions of what took part, by name.")] = field(
+    versions: Annotated[dict[str, str], Meta(description="Versions of libraries and drivers, by name.")] = field(
         default_factory=dict
     )
-    figures: Annotated[tuple[GpuFigures, ...], Meta(max_length=GPUS_MAX, description="What each GPU reached.")] = ()
+    figures: Annotated[tuple[GpuFigures, ...], Meta(max_length=GPUS_MAX, description="Measurements of each GPU.")] = ()
     failures: Annotated[tuple[PreflightFailure, ...], Meta(max_length=FAILURES_MAX, description="What was wrong.")] = ()
 
 
@@ -80,5 +85,5 @@ class Preflight(KubeObject, kw_only=True):
 
 
 def last_pass(spec: PreflightSpec) -> PassedTest | None:
-    """Return the newest passed test that a record knows of: its own, or an earlier one of the same node."""
+    """Return the newest passed test in a record: the record's own test, or an earlier one of the same node."""
     return PassedTest(level=spec.level, time=spec.time) if spec.passed else spec.last_pass

@@ -1,4 +1,4 @@
-"""Nodes that are out of use: whatever put them there, the scheduler does not use them."""
+"""Recognises nodes in quarantine. The scheduler does not use them, whether Muster or an operator set the taint."""
 
 from __future__ import annotations
 

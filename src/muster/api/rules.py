@@ -25,10 +25,10 @@ class Rule(NamedTuple):
     """One rule about an object, or about its spec.
 
     Attributes:
-        cel: the rule; `self` is the object or the spec, `oldSelf` what it was.
-        message: what to change, for people.
-        holds: the same rule: takes `self` and `oldSelf`.
-        transition: it reads `oldSelf`, so it is about updates only.
+        cel: the rule; `self` is the object or the spec, `oldSelf` is its value before the update.
+        message: the text for the user: what to change.
+        holds: the same rule as a function of `self` and `oldSelf`.
+        transition: the rule reads `oldSelf`, so it applies to updates only.
         field: the path from `self` to the field that errors name; "" for `self` itself.
     """
 
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
 
 
 def _same(path: str) -> str:
-    """CEL: the optional field is as it was."""
+    """CEL: the optional field is unchanged."""
     new, old = f"self.{path}", f"oldSelf.{path}"
     return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
 
@@ -56,7 +56,7 @@ def _may_change(new: Json, old: Json) -> bool:
 
 
 def _fixed(field: str) -> Rule:
-    """A field that changes only while the job is suspended or has not begun."""
+    """A rule for a field that may change only while the job is suspended or has not begun."""
 
     def holds(new: Json, old: Json) -> bool:
         return _may_change(new, old) or _section(new, "spec").get(field) == _section(old, "spec").get(field)
@@ -97,7 +97,7 @@ TRAINING_JOB: Final = (
         if each.encode_name not in MUTABLE_FIELDS
     ),
 )
-"""Rules about a TrainingJob as a whole. Fields that MUTABLE_FIELDS does not name are fixed, also new ones."""
+"""Rules about a TrainingJob as a whole. All fields that MUTABLE_FIELDS does not name are fixed, also new fields."""
 
 TRAINING_JOB_SPEC: Final = (
     Rule(

@@ -1,4 +1,4 @@
-"""Facts that an active TrainingJob depends on, as its status keeps them."""
+"""Records of facts that an active TrainingJob depends on, in its status."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ from msgspec import Meta, field
 from muster.kube.objects.struct import KubeStruct
 
 RANK_RANGES_MAX = 160
-"""Ranges of slots in a record: about 4 KB of the 16 KB that a status may have."""
+"""Most ranges of slots in a record: about 4 KB. The whole status may have 16 KB."""
 
 
 class SlotRange(KubeStruct):
     """Consecutive slots whose node ranks are consecutive too."""
 
     first: Annotated[int, Meta(description="The first slot of the range.")]
-    count: Annotated[int, Meta(description="How many slots it has.")] = 1
+    count: Annotated[int, Meta(description="Number of slots in the range.")] = 1
 
 
 class HandedCheckpoint(KubeStruct):
-    """The checkpoint that an attempt began from."""
+    """The checkpoint from which an attempt began."""
 
     path: Annotated[str, Meta(description="Where it lies.")]
-    step: Annotated[int, Meta(description="The step it holds.")] = 0
+    step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
 
 
 class RunRecord(KubeStruct):
-    """What an attempt depends on. It is written once, together with phase Running, and only read from then on."""
+    """Facts that an attempt depends on. The controller writes them once, together with phase Running."""
 
     attempt: Annotated[int, Meta(description="The attempt that this record describes.")]
-    launcher: Annotated[Literal["mpi", "torchrun", "none"], Meta(description="How its ranks were started.")] = "mpi"
+    launcher: Annotated[Literal["mpi", "torchrun", "none"], Meta(description="The launcher of its ranks.")] = "mpi"
     launcher_slot: Annotated[
         int | None,
-        Meta(description="Slot of node rank 0, where mpiexec runs. Absent where a controller could not know it."),
+        Meta(
+            description="Slot of node rank 0, where mpiexec runs. Absent if the controller that wrote the record did "
+            "not know it."
+        ),
     ] = None
-    nodes: Annotated[int, Meta(description="Nodes that take part; times ranksPerNode it is the world size.")] = 0
+    nodes: Annotated[
+        int, Meta(description="Number of nodes that take part. The world size is this number times ranksPerNode.")
+    ] = 0
     ranks_per_node: Annotated[int, Meta(description="Ranks on each node.")] = 1
     rank_order: Annotated[
         tuple[SlotRange, ...],
@@ -47,12 +52,14 @@ class RunRecord(KubeStruct):
     pods: Annotated[str, Meta(description="Digest of the UIDs of its pods, in the order of their node ranks.")] = ""
     master_address: Annotated[str, Meta(description="MASTER_ADDR of its ranks.")] = ""
     master_port: Annotated[int, Meta(description="MASTER_PORT of its ranks.")] = 0
-    checkpoint: Annotated[HandedCheckpoint | None, Meta(description="The checkpoint it began from.")] = None
+    checkpoint: Annotated[HandedCheckpoint | None, Meta(description="The checkpoint from which the attempt began.")] = (
+        None
+    )
 
     def slots_by_rank(self) -> list[int]:
         """The slots in the order of their node ranks; empty if that is the order of the slot numbers.
 
-        A range of more slots than there are nodes, as after an edit of the status by hand, is cut.
+        If a range has more slots than there are nodes (after a manual edit of the status), it is cut.
         """
         most = self.nodes + 1
         order = (range(each.first, each.first + max(0, min(each.count, most))) for each in self.rank_order)
@@ -66,5 +73,5 @@ class FixedSpec(KubeStruct):
         default_factory=dict
     )
     too_large: Annotated[
-        dict[str, str], Meta(description="Fields whose values have no room here, and digests of the values.")
+        dict[str, str], Meta(description="Fields whose values are too large to store here, and digests of the values.")
     ] = field(default_factory=dict)

@@ -1,6 +1,7 @@
-"""Structural OpenAPI schemas of our kinds, read off the structs.
+"""Derives structural OpenAPI schemas of our kinds from the structs.
 
-What a structural schema may hold: https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
+Rules for structural schemas:
+https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _of_struct(info: inspect.StructType, defaults: bool) -> Schema:
 
 
 def _worth_writing(default: object) -> bool:
-    """A default the API server should fill in; empty values say nothing."""
+    """Returns whether the API server should fill in this default. Empty values need no default."""
     return isinstance(default, int | str) and default not in ("", None)
 
 

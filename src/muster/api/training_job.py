@@ -1,4 +1,4 @@
-"""TrainingJob: one gang of whole nodes that trains together, survives hardware and restarts as one."""
+"""TrainingJob: a gang of nodes that trains together, and restarts as a whole after a hardware fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NoSpare = Literal["Wait", "Shrink", "Requeue"]
 OnStall = Literal["Report", "Restart"]
 
 TESTED_WITHIN_MAX_H = 8760
-"""A year: who asks for less fresh tests asks for nothing."""
+"""A year. A larger limit would have no effect."""
 
 DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 RESOURCE_NAME = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -38,18 +38,19 @@ _TEMPLATE_SPEC: Final = {
         }
     },
 }
-"""Of a pod template's spec, what a rule reads: unknown fields cannot be named in CEL."""
+"""The fields of a pod template's spec that CEL rules read. CEL cannot name unknown fields."""
 
 
 class EnvVar(KubeStruct):
-    """One environment variable, as in a container: a value, or where Kubernetes finds it."""
+    """One environment variable, as in a container: a value, or a reference from which Kubernetes takes the value."""
 
     name: Annotated[str, Meta(min_length=1, description="Name of the variable.")]
     value: Annotated[str, Meta(description="Its value.")] = ""
     value_from: Annotated[
         dict[str, Any] | None,
         Meta(
-            description="Where the value comes from instead: secretKeyRef, configMapKeyRef, fieldRef, resourceFieldRef."
+            description="The source of the value, instead of value: secretKeyRef, configMapKeyRef, fieldRef or "
+            "resourceFieldRef."
         ),
     ] = None
 
@@ -60,11 +61,15 @@ class CodeSource(KubeStruct):
     config_map: Annotated[
         str,
         Meta(
-            description="ConfigMap in the job's namespace whose key code.tar.gz is unpacked into the working directory."
+            description="Name of a ConfigMap in the job's namespace. Its key code.tar.gz is unpacked into the working "
+            "directory."
         ),
     ] = ""
-    url: Annotated[str, Meta(description="Where a code.tar.gz is fetched from; needs sha256.")] = ""
-    sha256: Annotated[str, Meta(description="SHA-256 of the archive at url, in hex; anything else is refused.")] = ""
+    url: Annotated[str, Meta(description="URL of a code.tar.gz; needs sha256.")] = ""
+    sha256: Annotated[
+        str,
+        Meta(description="SHA-256 of the archive at url, in hex. The worker refuses an archive with another digest."),
+    ] = ""
 
 
 class Rdma(KubeStruct):
@@ -77,18 +82,21 @@ class Rdma(KubeStruct):
 
 
 class CheckpointFrom(KubeStruct):
-    """Another job's checkpoint, from which a job starts."""
+    """A checkpoint of another job, from which this job starts."""
 
     job: Annotated[
         str,
         Meta(
-            description="A job in the same namespace, also one that was deleted: its newest confirmed checkpoint. That "
-            "of a deleted job is looked for below spec.checkpoint.path."
+            description="Name of a job in the same namespace; this job starts from its newest confirmed checkpoint. "
+            "If that job was deleted, its checkpoint is searched for below spec.checkpoint.path."
         ),
     ] = ""
     path: Annotated[
         str,
-        Meta(description="A checkpoint, a job's folder of checkpoints (the newest confirmed one in it), or a URL."),
+        Meta(
+            description="A checkpoint, a URL, or a job's folder of checkpoints. In a folder the newest confirmed "
+            "checkpoint is used."
+        ),
     ] = ""
 
 
@@ -99,28 +107,28 @@ class CheckpointSpec(KubeStruct):
         str,
         Meta(
             min_length=1,
-            description="Folder or URL below which the job gets its own, NAME-UID (status.checkpointDir). The program "
-            "is given that one. Muster does not read URLs.",
+            description="Folder or URL below which the job gets its own folder, NAME-UID (status.checkpointDir). The "
+            "program receives that folder. Muster does not read URLs.",
         ),
     ]
     from_: Annotated[
         CheckpointFrom | None,
         Meta(
-            description="What the job starts from, a job or a path; resolved once, when it first starts. It is never "
-            "removed by this job."
+            description="The job or path from whose checkpoint this job starts. It is resolved once, at the first "
+            "start. This job never removes that checkpoint."
         ),
     ] = field(default=None, name="from")
 
 
 class MpiSpec(KubeStruct):
-    """What concerns the launcher mpi only."""
+    """Settings of the launcher mpi."""
 
     extra_args: Annotated[tuple[str, ...], Meta(description="Further arguments for mpiexec, before the command.")] = ()
     remote_shell: Annotated[
         RemoteShell,
         Meta(
-            description="What mpiexec reaches other nodes through: supervisor (built in, nothing to install) or sshd "
-            "(the image's own OpenSSH server and client, with keys that each attempt has for itself)."
+            description="How mpiexec reaches other nodes. supervisor: built in, nothing to install. sshd: the image's "
+            "own OpenSSH server and client, with new keys for each attempt."
         ),
     ] = "supervisor"
 
@@ -137,24 +145,26 @@ MUTABLE_FIELDS: Final = frozenset(
         "stall",
     }
 )
-"""Fields of the spec that may change while a job is active. Every other one needs a suspended job: an attempt depends
-on it, and its pods are made from it."""
+"""Fields of the spec that may change while a job is active. All other fields can change only while the job is
+suspended, as an attempt and its pods depend on them.
+"""
 
 
 class StallSpec(KubeStruct):
-    """When a job that reports steps counts as stalled, and what happens then."""
+    """When a job counts as stalled, and what Muster then does."""
 
     after_seconds: Annotated[
         int,
         Meta(
             ge=1,
             le=10**9,
-            description="Once an attempt has reported a step, it is stalled when it reports nothing for so long, and "
+            description="An attempt that has reported a step is stalled if it then reports nothing for this long, and "
             "for stepTimes times the usual time of a step.",
         ),
     ] = 300
     step_times: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="How many times the median time between two reported steps.")
+        int,
+        Meta(ge=1, le=1_000_000, description="Factor on the median time between two reported steps. See afterSeconds."),
     ] = 10
     first_step_seconds: (
         Annotated[
@@ -162,8 +172,8 @@ class StallSpec(KubeStruct):
             Meta(
                 ge=1,
                 le=10**9,
-                description="An attempt that has not reported a step yet is stalled so long after its ranks began. "
-                "Without this field such an attempt is not judged.",
+                description="An attempt that has not reported any step is stalled this long after its ranks began. If "
+                "absent, such an attempt never counts as stalled.",
             ),
         ]
         | None
@@ -171,17 +181,18 @@ class StallSpec(KubeStruct):
     action: Annotated[
         OnStall,
         Meta(
-            description="Report says so in the status and in an Event. Restart also ends the attempt, charged as "
-            "docs/whose-fault.md says."
+            description="Report: the controller records the stall in the status and in an Event. Restart: it also "
+            "restarts the job, and charges the fault by the rules of docs/whose-fault.md."
         ),
     ] = "Report"
 
 
 class TrainingJobSpec(KubeStruct):
-    """What to run, on how many whole nodes, and how much failure to accept."""
+    """What to run, on how many nodes, and how many failures to accept."""
 
     replicas: Annotated[
-        int, Meta(ge=1, le=NODES_PER_GANG_MAX, description="Whole nodes the gang needs. All of them or none are used.")
+        int,
+        Meta(ge=1, le=NODES_PER_GANG_MAX, description="Number of nodes. The job starts on all of them or not at all."),
     ]
     gpus_per_node: (
         Annotated[
@@ -189,9 +200,9 @@ class TrainingJobSpec(KubeStruct):
             Meta(
                 ge=0,
                 le=64,
-                description="GPUs that each node gives; 0 for a job without GPUs. Where not given, all GPUs of a node: "
-                "the nodes that the job may use must then have one count, which status.nodeUse records. With "
-                "nodeSharing: Shared it is 0 where not given.",
+                description="GPUs that the job uses on each node; 0 for a job without GPUs. If absent, the job uses "
+                "all GPUs of a node. All nodes that it may use must then have the same number, which "
+                "status.nodeUse records. If absent with nodeSharing: Shared, 0.",
             ),
         ]
         | None
@@ -200,9 +211,8 @@ class TrainingJobSpec(KubeStruct):
         Annotated[
             NodeSharing,
             Meta(
-                description="Exclusive, where not given: Muster places nothing else on the job's nodes, and the gang "
-                "never mixes nodes of different GPU counts. Shared: other jobs may use what this one leaves of its "
-                "nodes.",
+                description="Exclusive (the default): Muster places no other pods on the job's nodes, and all its "
+                "nodes have the same number of GPUs. Shared: other jobs may use the rest of the nodes.",
             ),
         ]
         | None
@@ -213,37 +223,44 @@ class TrainingJobSpec(KubeStruct):
     ranks_per_node: (
         Annotated[
             int,
-            Meta(ge=1, le=256, description="Processes per node; as many as GPUs where not given, 1 without GPUs."),
+            Meta(ge=1, le=256, description="Processes per node. If absent, one for each GPU; 1 without GPUs."),
         ]
         | None
     ) = None
     launcher: Annotated[
         Launcher,
         Meta(
-            description="How ranks start: mpi (mpiexec on the first node reaches the others), torchrun (its "
-            "environment, one process per rank on each node) or none (the command once per rank on each node)."
+            description="How ranks start. mpi: mpiexec on the first node starts the ranks on all nodes. torchrun: "
+            "each node starts its ranks, with the environment that torchrun sets. none: each node runs "
+            "the command once per rank."
         ),
     ] = "mpi"
-    image: Annotated[str, Meta(description="Image of the worker container; needs python3 (3.8+) in it.")] = ""
-    command: Annotated[tuple[str, ...], Meta(description="The program each rank runs.")] = ()
+    image: Annotated[
+        str, Meta(description="Image of the worker container; it must contain python3 (3.8 or newer).")
+    ] = ""
+    command: Annotated[tuple[str, ...], Meta(description="The program that each rank runs.")] = ()
     args: Annotated[tuple[str, ...], Meta(description="Its arguments.")] = ()
     env: Annotated[tuple[EnvVar, ...], Meta(description="Environment of the worker container.")] = ()
     working_dir: Annotated[
-        str, Meta(description="Where the program starts; the folder of the code where not given.")
+        str, Meta(description="Working directory of the program. If absent, the folder of the code.")
     ] = ""
-    code: Annotated[CodeSource | None, Meta(description="Code shipped beside the image.")] = None
+    code: Annotated[CodeSource | None, Meta(description="Code that is not part of the image.")] = None
     template: Annotated[
         dict[str, Any],
         Meta(
-            description="A PodTemplateSpec merged under what Muster writes: volumes, tolerations, labels, node "
-            "selectors. A container named worker in it is merged with the worker.",
+            description="A PodTemplateSpec with additions: volumes, tolerations, labels, node selectors. Fields that "
+            "Muster sets take precedence. A container named worker is merged with the worker.",
             extra_json_schema={"properties": {"spec": _TEMPLATE_SPEC}},
         ),
     ] = field(default_factory=dict)
     priority: (
         Annotated[
             int,
-            Meta(ge=-(2**31), le=1_000_000_000, description="Order in the queue among jobs; larger goes first."),
+            Meta(
+                ge=-(2**31),
+                le=1_000_000_000,
+                description="Order in the queue among jobs; a job with a larger number goes first.",
+            ),
         ]
         | None
     ) = None
@@ -251,27 +268,37 @@ class TrainingJobSpec(KubeStruct):
     borrow: Annotated[
         bool,
         Meta(
-            description="Runs on any team's nodes, at low priority (priorityClassName muster-borrower by "
-            "default), until their owners need them. Then the whole job stops after a last checkpoint and waits "
-            "again, without a charge to any budget."
+            description="If true, the job may run on any team's nodes, at low priority (priorityClassName "
+            "muster-borrower by default). When an owner needs them, the whole job saves a checkpoint, "
+            "stops and waits again, without a charge to any budget."
         ),
     ] = False
     backoff_limit: Annotated[
-        int, Meta(ge=0, le=1000, description="Restarts after faults of the program; the next one fails the job.")
+        int,
+        Meta(
+            ge=0, le=1000, description="Most restarts after faults of the program. The next such fault fails the job."
+        ),
     ] = 3
     infrastructure_limit: Annotated[
         int,
-        Meta(ge=0, le=100_000, description="Restarts after faults of the infrastructure; the next one fails the job."),
+        Meta(
+            ge=0,
+            le=100_000,
+            description="Most restarts after faults of the infrastructure. The next such fault fails the job.",
+        ),
     ] = 50
     unknown_limit: Annotated[
-        int, Meta(ge=0, le=1000, description="Restarts after unexplained faults; the next one fails the job.")
+        int,
+        Meta(ge=0, le=1000, description="Most restarts after unexplained faults. The next such fault fails the job."),
     ] = 5
     checkpoint: Annotated[CheckpointSpec | None, Meta(description="Where checkpoints are kept.")] = None
     time_limit_seconds: (
         Annotated[
             int,
             Meta(
-                ge=1, le=10**9, description="The job fails this long after its first start. No limit where not given."
+                ge=1,
+                le=10**9,
+                description="The job fails this long after its first start. If absent, there is no limit.",
             ),
         ]
         | None
@@ -282,8 +309,8 @@ class TrainingJobSpec(KubeStruct):
             Meta(
                 ge=1,
                 le=TESTED_WITHIN_MAX_H,
-                description="Only nodes that passed their tests within so many hours before the gang is placed. Needs "
-                "preflight; whatever its last test, a trusted node will do where not given.",
+                description="The job uses only nodes that passed their tests within this number of hours before the "
+                "gang is placed. Needs preflight. If absent, any trusted node can be used.",
             ),
         ]
         | None
@@ -291,15 +318,16 @@ class TrainingJobSpec(KubeStruct):
     suspend: Annotated[
         bool,
         Meta(
-            description="True stops the job and gives its nodes back; false starts it again from its last checkpoint."
+            description="true stops the job and gives its nodes back. false starts it again from its last checkpoint."
         ),
     ] = False
     no_spare: Annotated[
         NoSpare,
         Meta(
-            description="What a job does that lost a node while no other one is free: Wait keeps its healthy nodes "
-            "until there is one, unless an earlier job that lost nodes too needs them; Shrink runs without it while "
-            "minReplicas nodes are left; Requeue gives all of them back and waits for its turn."
+            description="What happens if the job loses a node and no other node is free. Wait: the job keeps its "
+            "healthy nodes and waits for another one. (It gives them up only for an earlier job that lost "
+            "nodes too.) Shrink: it continues without the node while minReplicas nodes are left. "
+            "Requeue: it gives all nodes back and waits in the queue."
         ),
     ] = "Wait"
     min_replicas: (
@@ -308,14 +336,15 @@ class TrainingJobSpec(KubeStruct):
             Meta(
                 ge=1,
                 le=NODES_PER_GANG_MAX,
-                description="With noSpare: Shrink the fewest nodes the job runs with after it lost some; below that "
-                f"it waits. At most {LEFT_OUT_MAX} fewer than replicas. It always starts with replicas.",
+                description="With noSpare: Shrink, the fewest nodes with which the job continues. With fewer, it "
+                "waits. "
+                f"At most {LEFT_OUT_MAX} fewer than replicas. The first start always needs all replicas.",
             ),
         ]
         | None
     ) = None
     shared_memory: Annotated[
-        str, Meta(description="Size of /dev/shm, a quantity such as 64Gi. Half of the node's memory where not given.")
+        str, Meta(description="Size of /dev/shm, a quantity such as 64Gi. If absent, half of the node's memory.")
     ] = ""
     rdma: Annotated[Rdma | None, Meta(description="RDMA devices for each node.")] = None
     ipc_lock: Annotated[bool, Meta(description="Gives the worker the capability IPC_LOCK, which RDMA needs.")] = False
@@ -329,18 +358,18 @@ class TrainingJobSpec(KubeStruct):
     ttl_seconds_after_finished: (
         Annotated[
             int,
-            Meta(ge=0, le=10**9, description="The job is deleted this long after it ended. Kept where not given."),
+            Meta(ge=0, le=10**9, description="The job is deleted this long after its end. If absent, it is kept."),
         ]
         | None
     ) = None
-    mpi: Annotated[MpiSpec | None, Meta(description="What concerns the launcher mpi only.")] = None
-    stall: Annotated[StallSpec | None, Meta(description="When the job counts as stalled, and what happens then.")] = (
-        None
-    )
+    mpi: Annotated[MpiSpec | None, Meta(description="Settings of the launcher mpi.")] = None
+    stall: Annotated[
+        StallSpec | None, Meta(description="When the job counts as stalled, and what Muster then does.")
+    ] = None
 
 
 class TrainingJob(KubeObject, kw_only=True):
-    """One gang of whole nodes that trains together, survives hardware and restarts as one."""
+    """A gang of nodes that trains together, and restarts as a whole after a hardware fault."""
 
     RESOURCE: ClassVar[Resource] = Resource(
         group=GROUP, version=VERSION, plural="trainingjobs", kind="TrainingJob", namespaced=True
@@ -351,16 +380,16 @@ class TrainingJob(KubeObject, kw_only=True):
 
     @property
     def gpus(self) -> int:
-        """GPUs that each node gives: as recorded before the first pod, else as the spec says."""
+        """GPUs that the job uses on each node: the recorded number, or the number in the spec before that."""
         use = self.status.node_use
         return use.gpus_per_node if use is not None else self.spec.gpus_per_node or 0
 
     @property
     def ranks(self) -> int:
-        """Ranks per node: as the spec says, else one for each GPU, and one on a node without GPUs."""
+        """Ranks per node. If the spec has no number, one for each GPU, and one on a node without GPUs."""
         return self.spec.ranks_per_node if self.spec.ranks_per_node is not None else max(1, self.gpus)
 
     @property
     def exclusive(self) -> bool:
-        """Returns whether the job has its nodes to itself. A job that began before this was recorded shares them."""
+        """Returns whether the job has its nodes to itself. A job that began before Muster recorded this shares them."""
         return self.status.node_use is not None and self.status.node_use.sharing == "Exclusive"

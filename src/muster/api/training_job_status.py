@@ -17,88 +17,107 @@ NodeSharing = Literal["Exclusive", "Shared"]
 RankTrouble = Literal["stopped", "zombie", "gone"]
 
 CHECKPOINTS_MAX = 5
-"""Confirmed checkpoints listed in a job's status."""
+"""Most confirmed checkpoints in a job's status."""
 LEFT_OUT_MAX = 256
-"""Nodes that a job may go on without: their slots are listed in its status, which is bounded."""
+"""Most nodes without which a job may continue. The status lists their slots, and its size is limited."""
 IDLE_RANKS_MAX = 16
-"""Ranks that do not run, listed in the status."""
+"""Most ranks that the status lists as not running."""
 
 
 class NodeUse(KubeStruct):
-    """How the job uses its nodes. Decided once, before the first pod, and kept through restarts."""
+    """How the job uses its nodes. The controller decides this once, before the first pod, and keeps it in restarts."""
 
     sharing: Annotated[NodeSharing, Meta(description="Whether the job has its nodes to itself.")] = "Shared"
-    gpus_per_node: Annotated[int, Meta(ge=0, description="GPUs that each node gives.")] = 0
+    gpus_per_node: Annotated[int, Meta(ge=0, description="GPUs that the job uses on each node.")] = 0
     node_gpus: Annotated[
         int | None,
-        Meta(description="GPU count of the nodes that the gang may use; any count where not given."),
+        Meta(description="Number of GPUs that a node must have for this job. If absent, any number."),
     ] = None
 
 
 class Restarts(KubeStruct):
-    """Restarts so far, by whose fault they were."""
+    """Restarts so far, by cause."""
 
-    user: Annotated[int, Meta(description="The program's own; bounded by spec.backoffLimit.")] = 0
+    user: Annotated[int, Meta(description="Restarts after faults of the program; spec.backoffLimit limits them.")] = 0
     infrastructure: Annotated[
-        int, Meta(description="Nodes, network, evictions; bounded by spec.infrastructureLimit.")
+        int,
+        Meta(
+            description="Restarts after faults of nodes or the network, and after evictions; spec.infrastructureLimit "
+            "limits them."
+        ),
     ] = 0
-    unknown: Annotated[int, Meta(description="Unexplained; bounded by spec.unknownLimit.")] = 0
+    unknown: Annotated[int, Meta(description="Restarts after unexplained faults; spec.unknownLimit limits them.")] = 0
     total: Annotated[int, Meta(description="All of them.")] = 0
 
 
 class Backoff(KubeStruct):
-    """Faults of the program in a row, and the pause before the next attempt."""
+    """Repeated faults of the program, and the pause before the next attempt."""
 
     failures: Annotated[
-        int, Meta(description="Faults charged to the program in a row, while no attempt got further than those before.")
+        int,
+        Meta(
+            description="Number of consecutive faults charged to the program, while no attempt reached a later step "
+            "than earlier attempts."
+        ),
     ] = 0
     until: Annotated[
-        datetime | None, Meta(description="The next attempt begins no earlier: 10 s, doubled each time, at most 6 min.")
+        datetime | None,
+        Meta(
+            description="The next attempt begins at this time or later. The pause is 10 s, doubled each time, at most "
+            "6 min."
+        ),
     ] = None
 
 
 class Progress(KubeStruct):
-    """The program's newest report; written at a bounded pace, so a little behind."""
+    """The program's newest report. The controller limits the rate of writes, so this can lag by a few seconds."""
 
     step: Annotated[int, Meta(description="The newest step.")] = 0
-    total_steps: Annotated[int | None, Meta(description="Steps in all, where the program said so.")] = None
+    total_steps: Annotated[int | None, Meta(description="Total number of steps, if the program reported it.")] = None
     metrics: Annotated[dict[str, float], Meta(description="Its newest metrics, such as loss.")] = field(
         default_factory=dict
     )
-    time: Annotated[datetime | None, Meta(description="When it said so.")] = None
-    attempt: Annotated[int, Meta(description="The attempt that said so.")] = 0
+    time: Annotated[datetime | None, Meta(description="Time of the report.")] = None
+    attempt: Annotated[int, Meta(description="The attempt that reported.")] = 0
     step_seconds: Annotated[
-        float | None, Meta(description="Median time between two reported steps, over the newest ones.")
+        float | None, Meta(description="Median time between two reported steps, over the newest reports.")
     ] = None
 
 
 class Quiet(KubeStruct):
-    """For how long an attempt has reported nothing. Counted only while the controller could have heard it."""
+    """Time for which an attempt has reported nothing.
+
+    Only time in which the controller could receive reports counts.
+    """
 
     attempt: Annotated[int, Meta(description="The attempt.")] = 0
-    step: Annotated[int | None, Meta(description="Its newest step; absent if it has not reported one.")] = None
-    seconds: Annotated[float, Meta(description="The length, when it was last written.")] = 0.0
+    step: Annotated[int | None, Meta(description="The attempt's newest step; absent if it has not reported one.")] = (
+        None
+    )
+    seconds: Annotated[float, Meta(description="Length of this time when the controller last wrote it.")] = 0.0
 
 
 class Stall(KubeStruct):
     """The running attempt makes no progress."""
 
     attempt: Annotated[int, Meta(description="The attempt.")] = 0
-    since: Annotated[datetime | None, Meta(description="When it last reported, or when its ranks began.")] = None
-    step: Annotated[int | None, Meta(description="Its newest step; absent if it has not reported one.")] = None
-    slot: Annotated[int, Meta(description="The slot that message speaks of, or the first one.")] = 0
-    limit_seconds: Annotated[float, Meta(description="How long a step may take, by spec.stall.")] = 0.0
-    message: Annotated[
-        str, Meta(description="What is known: ranks that do not run, the last lines of a traceback.")
-    ] = ""
+    since: Annotated[datetime | None, Meta(description="When the attempt last reported, or when its ranks began.")] = (
+        None
+    )
+    step: Annotated[int | None, Meta(description="The attempt's newest step; absent if it has not reported one.")] = (
+        None
+    )
+    slot: Annotated[int, Meta(description="The slot that message names; the first one if it names several.")] = 0
+    limit_seconds: Annotated[float, Meta(description="The limit for a step, from spec.stall.")] = 0.0
+    message: Annotated[str, Meta(description="Details: ranks that do not run, the last lines of a traceback.")] = ""
 
 
 class RankState(KubeStruct):
-    """A rank whose process does not run, although its attempt does."""
+    """A rank whose process does not run, although its attempt runs."""
 
     rank: Annotated[int, Meta(description="The rank.")]
     state: Annotated[RankTrouble, Meta(description="stopped (SIGSTOP, a debugger), zombie or gone.")]
-    slot: Annotated[int, Meta(description="The slot it belongs to.")] = 0
+    slot: Annotated[int, Meta(description="The slot of the rank.")] = 0
     node: Annotated[str, Meta(description="The node of that slot.")] = ""
 
 
@@ -107,76 +126,79 @@ class CheckpointStatus(KubeStruct):
 
     path: Annotated[str, Meta(description="Where it lies.")]
     step: Annotated[int, Meta(description="The step it holds.")] = 0
-    attempt: Annotated[int, Meta(description="The attempt that wrote it.")] = 0
-    time: Annotated[datetime | None, Meta(description="When it was reported.")] = None
+    attempt: Annotated[int, Meta(description="The attempt that wrote the checkpoint.")] = 0
+    time: Annotated[datetime | None, Meta(description="When the checkpoint was reported.")] = None
 
 
 class CheckpointSource(KubeStruct):
     """The checkpoint that spec.checkpoint.from named."""
 
-    job: Annotated[str, Meta(description="The job that wrote it, where that is known.")] = ""
+    job: Annotated[str, Meta(description="The job that wrote the checkpoint, if known.")] = ""
     uid: Annotated[str, Meta(description="UID of that job.")] = ""
-    path: Annotated[str, Meta(description="Where it lies. Empty until a node has looked for it.")] = ""
+    path: Annotated[str, Meta(description="Path of the checkpoint. Empty until a node has searched for it.")] = ""
     step: Annotated[int, Meta(description="The step it holds.")] = 0
 
 
 class Timeline(KubeStruct):
-    """A fault and the way back to useful work, stage by stage."""
+    """Times of a fault and of each stage until useful work continued."""
 
     fault: Annotated[datetime | None, Meta(description="It happened.")] = None
     detected: Annotated[datetime | None, Meta(description="The controller knew.")] = None
-    stopped: Annotated[datetime | None, Meta(description="All healthy ranks had stopped.")] = None
+    stopped: Annotated[datetime | None, Meta(description="When all healthy ranks had stopped.")] = None
     backoff: Annotated[
-        datetime | None, Meta(description="The pause after faults of the program in a row was over.")
+        datetime | None, Meta(description="When the pause after repeated faults of the program ended.")
     ] = None
-    placed: Annotated[datetime | None, Meta(description="Every slot had a node again.")] = None
-    ready: Annotated[datetime | None, Meta(description="Every supervisor had joined.")] = None
-    running: Annotated[datetime | None, Meta(description="The ranks were directed to run.")] = None
-    useful: Annotated[datetime | None, Meta(description="The first step beyond the step at the fault.")] = None
+    placed: Annotated[datetime | None, Meta(description="When every slot had a node again.")] = None
+    ready: Annotated[datetime | None, Meta(description="When every supervisor had joined.")] = None
+    running: Annotated[datetime | None, Meta(description="When the controller directed the ranks to run.")] = None
+    useful: Annotated[
+        datetime | None, Meta(description="When the program reported a later step than before the fault.")
+    ] = None
 
 
 class Fault(KubeStruct):
-    """One incident that ended an attempt, and the cause it was charged to."""
+    """One fault that ended an attempt, and the cause to which it was charged."""
 
-    attempt: Annotated[int, Meta(description="The attempt it ended.")]
+    attempt: Annotated[int, Meta(description="The attempt that ended.")]
     slot: Annotated[int, Meta(description="The slot that failed first.")]
     node: Annotated[str, Meta(description="The node that held the slot.")] = ""
-    cause: Annotated[Cause, Meta(description="Whose budget it is charged to.")] = "unknown"
-    rule: Annotated[str, Meta(description="The row of docs/whose-fault.md that decided.")] = ""
+    cause: Annotated[Cause, Meta(description="The budget to which the fault was charged.")] = "unknown"
+    rule: Annotated[str, Meta(description="The row of the table in docs/whose-fault.md that decided.")] = ""
     message: Annotated[str, Meta(description="What happened, with the last lines of the rank that failed first.")] = ""
     time: Annotated[datetime | None, Meta(description="When it happened.")] = None
-    steps_lost: Annotated[int | None, Meta(description="Steps done since the newest checkpoint, to be done again.")] = (
-        None
-    )
-    step: Annotated[int | None, Meta(description="The newest step reported before it.")] = None
-    slots: Annotated[int, Meta(description="Slots that were replaced because of it.")] = 0
+    steps_lost: Annotated[
+        int | None, Meta(description="Steps since the newest checkpoint; the program must repeat them.")
+    ] = None
+    step: Annotated[int | None, Meta(description="The newest step that was reported before the fault.")] = None
+    slots: Annotated[int, Meta(description="Slots that got a new pod because of the fault.")] = 0
     checkpoint: Annotated[
         HandedCheckpoint | None,
         Meta(
-            description="The checkpoint that its attempt began from, if the attempt reported neither a step nor a "
-            "checkpoint; kept for the newest fault. If it is gone, the program may not have found it."
+            description="The checkpoint from which the attempt began, if the attempt reported neither a step nor a "
+            "checkpoint. Only the newest fault has it. If it no longer exists, that may explain the "
+            "fault."
         ),
     ] = None
-    timeline: Annotated[Timeline | None, Meta(description="The way back to useful work.")] = None
+    timeline: Annotated[Timeline | None, Meta(description="Times of the fault and of the recovery.")] = None
 
 
 class TrainingJobStatus(KubeStruct):
     """The state of the job. At most 16 KB."""
 
-    observed_generation: Annotated[int, Meta(description="The generation of spec this status speaks of.")] = 0
-    phase: Annotated[Phase, Meta(description="Where the job is in its life.")] = "Pending"
+    observed_generation: Annotated[int, Meta(description="The generation of spec that this status is about.")] = 0
+    phase: Annotated[Phase, Meta(description="The phase of the job.")] = "Pending"
     conditions: Annotated[
         tuple[Condition, ...],
         Meta(
-            description="Admitted (every slot has a node; else why not, in the scheduler's typed reason), Running, "
-            "Complete, Failed, Suspended, each with its reason."
+            description="Admitted, Running, Complete, Failed and Suspended, each with a reason. Admitted is True when "
+            "every slot has a node; while it is False, its reason is the scheduler's."
         ),
     ] = ()
     attempt: Annotated[
         int,
         Meta(
-            description="Number of the current attempt; what comes from an older one is refused. "
-            "Where a limit ended the job, the number of the attempt that did not come."
+            description="Number of the current attempt. Reports of older attempts are refused. If a limit ended the "
+            "job, the number of the attempt that was not started."
         ),
     ] = 0
     ran_attempt: Annotated[int, Meta(description="Number of the newest attempt whose ranks were directed to run.")] = 0
@@ -184,37 +206,45 @@ class TrainingJobStatus(KubeStruct):
     node_use: Annotated[
         NodeUse | None,
         Meta(
-            description="How the job uses its nodes. Not given for a job that began before Muster recorded it: Shared."
+            description="How the job uses its nodes. If absent, the job began before Muster recorded it, and its "
+            "nodes are shared."
         ),
     ] = None
     size: Annotated[
-        int, Meta(description="Nodes of the current attempt: fewer than spec.replicas while it runs without some.")
+        int,
+        Meta(
+            description="Number of nodes of the current attempt. It is less than spec.replicas while the job runs "
+            "without some nodes."
+        ),
     ] = 0
     left_out: Annotated[
         tuple[int, ...],
-        Meta(max_length=LEFT_OUT_MAX, description="Slots the current attempt runs without (noSpare: Shrink)."),
+        Meta(max_length=LEFT_OUT_MAX, description="Slots without which the current attempt runs (noSpare: Shrink)."),
     ] = ()
     fixed_spec: Annotated[
         FixedSpec | None,
-        Meta(description="The spec that the job runs by since it became active. Edits of the spec do not change it."),
+        Meta(
+            description="The spec that the job has used since it became active. Later edits of the spec do not change "
+            "it."
+        ),
     ] = None
     run: Annotated[
-        RunRecord | None, Meta(description="What the running attempt depends on, written when it began.")
+        RunRecord | None, Meta(description="Facts that the running attempt depends on, written when it began.")
     ] = None
-    restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by whose fault they were.")] = None
+    restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by cause.")] = None
     backoff: Annotated[
-        Backoff | None, Meta(description="Whether the program fails again and again, and until when it is held.")
+        Backoff | None, Meta(description="Repeated faults of the program, and the pause before the next attempt.")
     ] = None
     preemptions: Annotated[
         int,
-        Meta(description="How often its nodes were taken back for other jobs; no budget limits it."),
+        Meta(description="How often the job was preempted. No budget limits this."),
     ] = 0
-    progress: Annotated[Progress | None, Meta(description="What the program said last.")] = None
+    progress: Annotated[Progress | None, Meta(description="The newest report of the program.")] = None
     checkpoint_dir: Annotated[
         str,
         Meta(
-            description="The job's own folder or URL for checkpoints, below spec.checkpoint.path; fixed when the job "
-            "first starts. Empty where the job began under an earlier version: its folder is the path itself."
+            description="The job's own folder or URL for checkpoints, below spec.checkpoint.path; fixed at the first "
+            "start. If empty, the job began under an earlier version and uses the path itself."
         ),
     ] = ""
     checkpoint_source: Annotated[
@@ -224,27 +254,31 @@ class TrainingJobStatus(KubeStruct):
         tuple[CheckpointStatus, ...],
         Meta(
             max_length=CHECKPOINTS_MAX,
-            description="The newest confirmed checkpoints, newest first. If one is gone, the next attempt starts from "
-            "the next older one. Attempt 0: another job's, from spec.checkpoint.from.",
+            description="The newest confirmed checkpoints, newest first. If one no longer exists, the next attempt "
+            "starts from the next older one. Attempt 0 means the other job's checkpoint that "
+            "spec.checkpoint.from names.",
         ),
     ] = ()
     quiet: Annotated[
-        Quiet | None, Meta(description="How long the attempt has reported nothing; written at long intervals.")
+        Quiet | None, Meta(description="Time for which the attempt has reported nothing; written at long intervals.")
     ] = None
     stall: Annotated[Stall | None, Meta(description="Why the attempt counts as stalled; absent if it does not.")] = None
     idle_ranks: Annotated[
         tuple[RankState, ...],
-        Meta(max_length=IDLE_RANKS_MAX, description="Ranks whose process does not run, although the attempt does."),
+        Meta(max_length=IDLE_RANKS_MAX, description="Ranks whose process does not run, although the attempt runs."),
     ] = ()
-    last_checkpoint: Annotated[CheckpointStatus | None, Meta(description="What a restart resumes from.")] = None
+    last_checkpoint: Annotated[
+        CheckpointStatus | None, Meta(description="The checkpoint from which the next attempt starts.")
+    ] = None
     faults: Annotated[tuple[Fault, ...], Meta(max_length=8, description="The newest faults, newest last.")] = ()
     excluded_nodes: Annotated[
-        tuple[str, ...], Meta(max_length=32, description="Nodes that replacements keep away from, newest last.")
+        tuple[str, ...],
+        Meta(max_length=32, description="Nodes that the pods of replaced slots must avoid, newest last."),
     ] = ()
     time_to_useful_seconds: Annotated[
-        float | None, Meta(description="From the newest fault to the first step beyond it.")
+        float | None, Meta(description="Time from the newest fault to the first later step.")
     ] = None
     slots_kept: Annotated[int | None, Meta(description="Slots that kept their pod in the newest restart.")] = None
     start_time: Annotated[datetime | None, Meta(description="When the ranks first ran.")] = None
     completion_time: Annotated[datetime | None, Meta(description="When the job ended.")] = None
-    message: Annotated[str, Meta(description="One line for people: what the job does or waits for.")] = ""
+    message: Annotated[str, Meta(description="What the job does or waits for, as text.")] = ""

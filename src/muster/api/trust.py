@@ -1,4 +1,4 @@
-"""Decides which nodes are trusted with work: those tested as this very node, in this boot, with this driver.
+"""Decides which nodes are trusted with work. A node needs a passed test with its present UID, boot and driver.
 
 The absence of a taint never means trust. A kubelet puts its taints on a node only when it creates the Node object
 (Kubernetes: KubeletConfiguration, registerWithTaints), so a node that rebooted comes back without them.
@@ -26,7 +26,7 @@ _DRIVER_PARTS: Final = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.
 
 
 class Doubt(StrEnum):
-    """Why a node is not trusted, in words that fit behind a count; empty where it is."""
+    """Why a node is not trusted, as words that can follow a count; empty for a trusted node."""
 
     NONE = ""
     NEVER = "no test yet"
@@ -37,7 +37,7 @@ class Doubt(StrEnum):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The identity that a record must have to be about a node; `driver` is empty if the node does not report it."""
+    """The identity of a node that a record must match. `driver` is empty if the node does not report it."""
 
     node_uid: str
     boot_id: str
@@ -45,7 +45,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Tested(msgspec.Struct, frozen=True):
-    """The parts of a record that trust needs: whose it is, how it ended, and when, in seconds since the epoch.
+    """The fields of a record that trust needs: the node's identity, the result, and the end in seconds since the epoch.
 
     `revoked`: the controller saw another driver after the test.
     """
@@ -57,7 +57,7 @@ class Tested(msgspec.Struct, frozen=True):
 
 
 def tested(spec: PreflightSpec) -> Tested:
-    """Return what counts of a record."""
+    """Return the fields of a record that trust needs."""
     identity = Identity(spec.node_uid, spec.boot_id, spec.driver)
     return Tested(identity, spec.passed, spec.time.timestamp(), spec.revoked_time is not None)
 
@@ -65,9 +65,9 @@ def tested(spec: PreflightSpec) -> Tested:
 def doubt(node: Identity, record: Tested | None) -> Doubt:
     """Return why the node is not trusted.
 
-    The driver counts if both sides name one; a node does if GPU feature discovery labels it. If the driver changes in a
-    running boot on a node without these labels, the node's agent sees it, and the controller revokes the record
-    (fleet/preflight).
+    The driver is compared if both the record and the node name one. A node names it in a label of GPU feature
+    discovery. If the driver changes in a running boot on a node without these labels, the node's agent sees it, and the
+    controller revokes the record (fleet/preflight).
     """
     if record is None:
         return Doubt.NEVER
@@ -82,13 +82,13 @@ def doubt(node: Identity, record: Tested | None) -> Doubt:
 
 
 def identity(node: Node) -> Identity:
-    """Return what the node says of itself now."""
+    """Return the present identity of the node."""
     info = node.status.node_info
     return Identity(node.uid, info.boot_id if info is not None else "", driver(node.metadata.labels))
 
 
 def driver(labels: Mapping[str, str]) -> str:
-    """The driver's version as GPU feature discovery labels it, in its newer form or in three parts; empty without."""
+    """The driver's version from the labels of GPU feature discovery (new or old form); empty without labels."""
     return labels.get(_DRIVER) or ".".join(filter(None, (labels.get(part) for part in _DRIVER_PARTS)))
 
 
@@ -100,7 +100,7 @@ def has_gpus(amounts: Mapping[str, int], labels: Mapping[str, str]) -> bool:
 
 
 def is_ignored(labels: Mapping[str, str]) -> bool:
-    """Returns whether an operator took the node out of Muster's care: it is used as it is."""
+    """Returns whether an operator excluded the node from remediation and tests. Muster then uses it without a test."""
     return labels.get(LABEL_HEALTH) == HEALTH_IGNORE
 
 
@@ -111,7 +111,7 @@ def needs_test(node: Node) -> bool:
 
 
 def tested_within_h(annotations: Mapping[str, str]) -> int:
-    """Hours within which a pod's nodes have to have been tested; 0 where it does not ask. Raises ValueError."""
+    """Most hours since the test of a pod's nodes; 0 if the pod has no such limit. Raises ValueError."""
     text = annotations.get(ANNOTATION_TESTED_WITHIN)
     if text is None:
         return 0

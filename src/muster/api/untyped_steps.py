@@ -1,6 +1,6 @@
-"""Converts history entries of versions whose entries had only a text into typed fields.
+"""Converts history entries of old versions, which had only a text, into typed fields.
 
-An entry without `event` comes from such a version, which may also have written it after a rollback. Entries of this
+An entry without `event` comes from such a version. After a rollback it can be newer than typed entries. Entries of this
 version always have an `event`, so their text is never parsed.
 """
 

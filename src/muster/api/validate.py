@@ -70,7 +70,7 @@ _QUALIFIED_RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z
 
 
 def validate(job: TrainingJob) -> list[Problem]:
-    """Everything wrong with the job; empty where it can run."""
+    """Return all problems of the job; empty if it can run."""
     problems = [*_name(job.name), *_namespace(job.namespace)]
     try:
         from_dict(to_dict(job), TrainingJob)
@@ -92,7 +92,7 @@ def validate(job: TrainingJob) -> list[Problem]:
         problems.append(Problem("spec.checkpoint.path", f"{spec.checkpoint.path!r} has control characters in it"))
     if spec.mpi is not None and spec.launcher != "mpi":
         problems.append(
-            Problem("spec.mpi", f"means nothing to launcher {spec.launcher}; remove it or use launcher: mpi")
+            Problem("spec.mpi", f"has no effect with launcher {spec.launcher}; remove it or use launcher: mpi")
         )
     problems += _checkpoint(spec.checkpoint)
     problems += _sizes(spec)
@@ -114,7 +114,7 @@ def schema_problem(error: msgspec.ValidationError) -> Problem:
 
 def _name(name: str) -> Iterator[Problem]:
     if not name:
-        yield Problem("metadata.name", "missing; the job's pods are named after it")
+        yield Problem("metadata.name", "missing; the names of the job's pods begin with it")
     elif len(name) > JOB_NAME_MAX:
         yield Problem(
             "metadata.name", f"{len(name)} characters; at most {JOB_NAME_MAX}, as its pods are named after it"
@@ -197,7 +197,7 @@ def _sizes(spec: TrainingJobSpec) -> Iterator[Problem]:
         return
     if spec.no_spare != "Shrink":
         yield Problem(
-            "spec.minReplicas", f"means nothing with noSpare: {spec.no_spare}; remove it or write Shrink there"
+            "spec.minReplicas", f"has no effect with noSpare: {spec.no_spare}; remove it or write Shrink there"
         )
     if fewest > spec.replicas:
         yield Problem("spec.minReplicas", f"{fewest} is more than replicas, which is {spec.replicas}")

@@ -1,8 +1,8 @@
-"""Writes out the characters that act on a terminal, so that text of programs and users can be shown anywhere.
+"""Escapes characters that act on a terminal, so that text of programs and users can be shown safely.
 
-A terminal takes commands from what it displays: titles (OSC), cursor moves, answers that are typed for the
-user, text in another order (bidirectional controls). Even so, kubectl escapes ESC alone, and YAML refuses
-most of these characters. Source: CVE-2021-25743 (kubectl), Unicode TR36 and Trojan Source.
+A terminal obeys commands in the text that it displays: titles (OSC), cursor moves, input on behalf of the user, text in
+another order (bidirectional controls). kubectl escapes only ESC. YAML refuses most of these characters. Source:
+CVE-2021-25743 (kubectl), Unicode TR36 and Trojan Source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNSAFE_OR_COLOR = re.compile(rf"({_SGR})|{UNSAFE.pattern}")
 
 
 def visible(text: str, *, colors: bool = False) -> str:
-    r"""The text with every character that could act on a terminal written out, such as `\x07` or `\u202e`.
+    r"""Return the text with every character that could act on a terminal escaped, such as `\x07` or `\u202e`.
 
     Tabs and line ends stay. Colours (SGR sequences) are removed; with `colors` they stay, and end with the text.
     """

@@ -14,8 +14,8 @@ class WholeNode(NamedTuple):
     """A pod takes a whole node.
 
     Attributes:
-        resource: extended resource that counts GPUs; "" where any node will do.
-        gpus: how many of it the node must have.
+        resource: extended resource that counts GPUs; "" if any node can be used.
+        gpus: the number of GPUs that the node must have.
     """
 
     resource: str = ""
@@ -28,7 +28,7 @@ def annotation(whole: WholeNode) -> str:
 
 
 def whole_node(annotations: Mapping[str, str]) -> WholeNode | None:
-    """Return what the annotation says; None for a pod that shares its node. An unknown value means any node."""
+    """Parse the annotation; None for a pod that shares its node. An unknown value means any node."""
     text = annotations.get(ANNOTATION_WHOLE_NODE)
     if text is None:
         return None

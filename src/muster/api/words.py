@@ -1,4 +1,4 @@
-"""Words for people that messages of several parts share."""
+"""Phrases that messages of several parts share."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _SLOWER = 100
 
 
 class _WrongResult(Wrapper):
-    """The last device changes a bit in what it writes, but only in every third product, as in intermittent faults."""
+    """The last device changes one bit of its results, but only in every third product, as intermittent faults do."""
 
     _products = 0
 

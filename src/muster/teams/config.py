@@ -1,8 +1,8 @@
 """Parses the ConfigMap `muster-teams`: pools of nodes, and each team's share.
 
     teamKey: muster.dev/team         # label and taint of nodes
-    namespaceKey: muster.dev/team    # label of namespaces that names their team; teamKey where not given
-    runningGangs: Wait               # a node under a running gang changes hands when that ends; Move: at once
+    namespaceKey: muster.dev/team    # label of namespaces that names their team (default: teamKey)
+    runningGangs: Wait               # a node changes teams after its gang ends; Move: at once, and its gang moves
     allocations:
     - {nodeSelector: {gpu: h100}, team: vision, amount: 40}
     - {nodeSelector: {gpu: h100}, team: speech, amount: 25%}
@@ -122,7 +122,7 @@ def _pools(reader: Reader, allocations: Entry, team_key: str) -> tuple[PoolConfi
             reader.wrong(
                 later.at,
                 f"nodeSelector {_said(two)} and {_said(one)} of line {pools[one][0].at.line} may select the same node",
-                "make them equal, which is one pool, or add to both a label whose values differ",
+                "make the selectors equal (one pool), or add to both a label with different values",
             )
     return tuple(PoolConfig(selector, tuple(each.share for each in members)) for selector, members in pools.items())
 
@@ -132,7 +132,11 @@ def _allocation(reader: Reader, entry: Entry, team_key: str) -> _Tuple | None:
     missing = [name for name in _SHARE_FIELDS if name not in fields]
     if missing:
         if fields or not reader.problems:
-            reader.wrong(entry, f"the allocation has no {' and no '.join(missing)}", "every allocation needs all three")
+            reader.wrong(
+                entry,
+                f"the allocation has no {' and no '.join(missing)}",
+                "write nodeSelector, team and amount in every allocation",
+            )
         return None
     selector = _selector(reader, fields["nodeSelector"], team_key)
     team = reader.text(fields["team"], "team")
@@ -151,7 +155,9 @@ _VALUE_HINT = "use at most 63 letters, digits, '-', '_' or '.', a letter or digi
 def _selector(reader: Reader, entry: Entry, team_key: str) -> Selector | None:
     labels = reader.mapping(entry, "nodeSelector")
     if not labels:
-        reader.wrong(entry, "nodeSelector names no label", "name at least one: an empty one would be every node")
+        reader.wrong(
+            entry, "nodeSelector names no label", "name at least one label: an empty selector would select every node"
+        )
         return None
     found = []
     for key, value in labels.items():
@@ -159,7 +165,9 @@ def _selector(reader: Reader, entry: Entry, team_key: str) -> Selector | None:
         if not _LABEL.fullmatch(key):
             reader.wrong(value, f"{key!r} is not a label key", "use NAME or DOMAIN/NAME")
         elif key == team_key:
-            reader.wrong(value, f"nodeSelector asks for {key}, which is what allocations write", "use another label")
+            reader.wrong(
+                value, f"nodeSelector uses {key}, the label that Muster itself writes for teams", "use another label"
+            )
         elif text is not None and text and not _VALUE.fullmatch(text):
             reader.wrong(value, f"{text!r} is not a label value", _VALUE_HINT)
         elif text is not None:
@@ -201,8 +209,8 @@ def _check_pool(reader: Reader, members: list[_Tuple]) -> None:
         if before <= 100 < total:
             reader.wrong(
                 each.at,
-                f"with this the shares of nodeSelector {_said(each.selector)} come to {_sum(members)}",
-                "take back what is above 100%",
+                f"with this entry the shares of nodeSelector {_said(each.selector)} add up to {_sum(members)}",
+                "lower the amounts to 100% in total",
             )
 
 

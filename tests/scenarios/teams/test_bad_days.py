@@ -37,7 +37,7 @@ BAD = {
     ),
     "more than 100%": (
         "- {nodeSelector: {gpu: a}, team: x, amount: 60%}\n- {nodeSelector: {gpu: a}, team: y, amount: 41%}",
-        "line 3: with this the shares of nodeSelector {gpu: a} come to 101%",
+        "line 3: with this entry the shares of nodeSelector {gpu: a} add up to 101%",
     ),
     "a team that no label can name": ("- {nodeSelector: {gpu: a}, team: a b, amount: 1}", "line 2: team 'a b' is not"),
     "an alias of itself": ("- &a [*a]", "line 2: an allocation is not a mapping"),

@@ -44,7 +44,7 @@ def test_json_escapes_of_an_emoji_are_one_character() -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        (GOOD + '  workingDir: "\\ud83c"\n', "8:15: not YAML: an escape stands for half of a character"),
+        (GOOD + '  workingDir: "\\ud83c"\n', "8:15: not YAML: an escape encodes half of a character"),
         (GOOD + "  gpuPerNode: 3\n", "8:3: spec.gpuPerNode: unknown field; did you mean gpusPerNode?"),
         (GOOD + "  env:\n  - {name: A, vlue: b}\n", "9:15: spec.env[0].vlue: unknown field; did you mean value?"),
         (

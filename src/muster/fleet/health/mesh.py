@@ -1,10 +1,10 @@
-"""Finds who is at fault from all nodes' probes of each other: a node, its switch or zone, or only the prober.
+"""Combines the nodes' probes of each other, and finds the fault: a node, its switch or zone, or only the prober.
 
     pairs ─► domains cut off ─► probers that reach no node, but are reached ─► nodes that are not reached
 
-A failure that one step explains is not evidence in the next. A domain is at fault only if several others do not reach
-it. If just two domains do not reach each other, they are reported as a pair, and neither is blamed. A node is at fault
-if most nodes that probe it, and at least two, do not reach it.
+If one step explains a failed probe, the next steps ignore that probe. A domain is at fault only if several other
+domains do not reach it. If just two domains do not reach each other, they are reported as a pair, and neither is
+blamed. A node is at fault if most nodes that probe it, and at least two, do not reach it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECK: Final = "reach"
 CODES: Final = frozenset({(CHECK, "node"), (CHECK, "switch"), (CHECK, "prober")})
 
 LASTS_S: Final = 300.0
-"""Agents repeat lasting failures more often than this. An older one, compared with its record's time, is over."""
+"""Agents repeat lasting failures more often than this. A failure that is older than this in its record has ended."""
 
 _MOST: Final = 0.75
 _PAIRS_MIN: Final = 2
@@ -33,8 +33,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         time_s: when it reported, Unix seconds.
-        unreached: names of the nodes that it did not reach.
-        missed_s: by these names, when the failure was last reported.
+        unreached: names of the nodes that this node did not reach.
+        missed_s: for each of these names, when the failure was last reported.
     """
 
     time_s: float
@@ -57,7 +57,7 @@ def report_of(health: NodeHealth) -> Report | None:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes and domains at fault, by name. Each name is in one list only; nodes of a domain at fault are in none.
+    """The nodes and domains at fault, by name. Each name is in one list only; a faulty domain's nodes are in no list.
 
     Attributes:
         nodes: most nodes that probe them do not reach them.
@@ -100,10 +100,10 @@ def judge(members: Sequence[Member], reports: Mapping[str, Report], now_s: float
     """Return which nodes and domains are at fault.
 
     Args:
-        members: all nodes, as the probing nodes knew them.
+        members: all nodes, from the same list that the probing nodes used.
         reports: by node.
         now_s: Unix seconds.
-        fresh_s: an older report is ignored, good or bad.
+        fresh_s: a report older than this is ignored.
     """
     fresh = {name: report for name, report in reports.items() if now_s - report.time_s <= fresh_s}
     pairs = [
@@ -142,18 +142,21 @@ def findings(verdict: Verdict, members: Iterable[Member], now_s: float) -> dict[
     for member in members:
         domain = next((each for each in domains_of(member) if each in verdict.domains), None)
         if domain is not None:
-            say(member.name, "switch", domain, "the nodes in it are not reached from elsewhere")
+            say(member.name, "switch", domain, "nodes outside do not reach the nodes in it")
         elif member.name in verdict.nodes:
-            say(member.name, "node", "", "it is not reached by most of those that look at it")
+            say(member.name, "node", "", "most nodes that probe it do not reach it")
         elif member.name in verdict.probers:
-            say(member.name, "prober", "", "it is reached, and does not reach most of those it looks at")
+            say(member.name, "prober", "", "other nodes reach it, but it does not reach most nodes that it probes")
     return found
 
 
 def _cut_off(
     pairs: Sequence[_Pair], domains: Mapping[str, tuple[str, ...]], fresh: Mapping[str, Report]
 ) -> tuple[set[str], set[tuple[str, str]], list[_Pair]]:
-    """Find domains that several others do not reach, outermost first. Also returns the unexplained pairs."""
+    """Find domains that several others do not reach, outermost first.
+
+    Also return the pairs that these do not explain.
+    """
     bad, splits, left = set[str](), set[tuple[str, str]](), list(pairs)
     for depth in range(max((len(each) for each in domains.values()), default=0)):
         between = dict(_between(left, domains, depth))
@@ -207,7 +210,7 @@ def _ends(pair: _Pair, domains: Mapping[str, tuple[str, ...]], depth: int) -> tu
 
 
 def _only_looking(pairs: Sequence[_Pair]) -> set[str]:
-    """Return nodes that fail to reach most others, which other probers mostly do reach."""
+    """Return the probers that fail to reach most of their targets, although most other probers reach those targets."""
     of_prober: dict[str, _Score] = {}
     of_target: dict[str, dict[str, bool]] = {}
     for pair in pairs:

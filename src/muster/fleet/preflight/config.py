@@ -8,7 +8,7 @@ backend: nvidia            # of muster.gputest; cpu:8 for nodes with simulated G
 levels: {boot: 1, retest: 2, suspect: 2}       # boot: before work; suspect: in quarantine or under suspicion
 atOnce: 50                 # the most tests at the same time
 retests: {everyHours: 168, atOnce: 5}          # of idle nodes, at balloon priority; atOnce 0: none
-startSeconds: 1800         # until the test runs, including the pull of a large image
+startSeconds: 1800         # limit for the start of a test, including the pull of a large image
 tolerations: []            # for permanent taints of GPU nodes, besides Muster's own and nvidia.com/gpu
 resources: {cpu: "4", memory: 32Gi}            # requests, in addition to all GPUs of the node
 """
@@ -32,7 +32,7 @@ from muster.kube.objects.struct import KubeStruct
 CONFIG_MAP = "muster-preflight"
 CONFIG_KEY = "preflight.yaml"
 REQUIRED_KEY = "required"
-"""`true` if the scheduler requires tests; for programs that read the cluster from outside."""
+"""Key of the ConfigMap: `true` if the scheduler requires tests. Only programs outside Muster read it."""
 PAGE = "docs/preflight.md"
 
 Level = Literal[1, 2, 3]

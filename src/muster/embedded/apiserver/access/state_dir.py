@@ -13,7 +13,7 @@ from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signin
 
 @dataclasses.dataclass(frozen=True)
 class StateDir:
-    """The files of the state folder; created on first use and kept."""
+    """The files of the state folder. `open` creates the missing ones."""
 
     folder: Path
     certificate: Path
@@ -25,7 +25,7 @@ class StateDir:
 
     @classmethod
     def open(cls, folder: Path, address: str) -> StateDir:
-        """Read the folder, making what is missing."""
+        """Read the folder, and create the files that are missing."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ca_path, ca_key = folder / "ca.crt", folder / "ca.key"
         if ca_path.exists() and ca_key.exists():
@@ -51,14 +51,14 @@ class StateDir:
 
     @property
     def last_port(self) -> int:
-        """The port of the last run, 0 where there was none."""
+        """The port of the last run; 0 if there was no earlier run."""
         try:
             return int((self.folder / "port").read_text())
         except (OSError, ValueError):
             return 0
 
     def remember_port(self, port: int) -> None:
-        """Keep the port for the next run."""
+        """Store the port for the next run."""
         (self.folder / "port").write_text(f"{port}\n")
 
     def write_kubeconfig(self, name: str, server: str) -> Path:

@@ -63,7 +63,7 @@ class PodFacts:
         return simple[path]
 
     def resource(self, reference: ResourceFieldSelector, container: Container | None = None) -> str:
-        """The value of a resource in units of its divisor, rounded up; raises UnknownField."""
+        """The value of a resource in units of the reference's divisor, rounded up; raises UnknownField."""
         if reference.container_name:
             everyone = (*self.pod.spec.init_containers, *self.pod.spec.containers)
             container = next((each for each in everyone if each.name == reference.container_name), None)
