@@ -33,9 +33,9 @@ from muster.kube.connection.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
 from muster.kube.objects.node import Node, NodeCondition, NodeStatus
 from muster.sim.virtual.network import Calm, InProcessTransport, Trace
+from muster.teams.cache import Holdings
 from muster.teams.config import parse
 from muster.teams.decide import decide
-from muster.teams.holdings import Holdings
 from muster.teams.plan import Plan
 from tests.support.apicore import Cluster
 from tests.support.teamclusters import TeamCluster

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from fuzz.rendezvous import serve
 from muster.api.names import CONTROLLER_LEASE
 from muster.api.trimmed import FORMS
-from muster.fleet.scaling.providers.base import Provider
+from muster.fleet.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.informers import Informers
 from muster.kube.leader import LeaderElector

@@ -34,7 +34,7 @@ from fuzz.view import View
 from fuzz.weather import LATEST_S, Weathered
 from fuzz.workload import GPU, Owner
 from muster.embedded.apiserver.request import Request
-from muster.fleet.scaling.providers.base import Provider
+from muster.fleet.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.objects.workloads import CoschedulingPodGroup
 from muster.sim.nodes import EmptyRuntime, SimNodes

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from fuzz.weather import LATEST_S
-from muster.fleet.scaling.providers.base import ProviderError
-from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup
+from muster.fleet.providers.base import ProviderError
+from muster.fleet.providers.simulated import SimulatedCloud, SimulatedGroup
 from muster.fleet.scaling.snapshot import Fault, Group, PoolSpec
 from muster.kube.errors import NotFound
 from muster.sim.nodes import SimNodes

@@ -10,7 +10,7 @@ from fuzz.fleet.ownerchecks import holders
 from fuzz.fleet.people import SYSTEM
 from fuzz.view import View
 from muster.embedded.objects import Obj, decode
-from muster.fleet.scaling.providers.simulated import SimulatedGroup
+from muster.fleet.providers.simulated import SimulatedGroup
 from muster.fleet.scaling.snapshot import PoolSpec
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from muster.fleet.balloons import decide as balloons
 from muster.fleet.scaling import controller as scaling
-from muster.fleet.scaling import growing
-from muster.fleet.scaling.carrying import Carrier
+from muster.fleet.scaling import scale_up
+from muster.fleet.scaling.executor import Carrier
 from muster.kube.taintwriter import TaintWriter
-from muster.teams import holdings, plan, writing
-from muster.teams.holdings import Holdings
+from muster.teams import cache, executor, plan
+from muster.teams.cache import Holdings
+from muster.teams.node_health import Wellness
 from muster.teams.usage import Rank
-from muster.teams.wellness import Wellness
 from tests.sim.mutants import Mutant, mutants_in
 
 FLEET_MUTANTS: dict[str, Mutant] = {}
@@ -49,13 +49,13 @@ def give_away_under_gangs(stack: ExitStack) -> None:
 @_mutant
 def overrule_hands(stack: ExitStack) -> None:
     """What a user labelled by hand is ours to change as well."""
-    claim_of = holdings.claim_of
+    claim_of = cache.claim_of
 
     def ours(*args: Any) -> Any:
         return replace(claim_of(*args), by_hand=False)
 
-    stack.enter_context(patch.object(holdings, "claim_of", ours))
-    stack.enter_context(patch.object(writing, "claim_of", ours))
+    stack.enter_context(patch.object(cache, "claim_of", ours))
+    stack.enter_context(patch.object(executor, "claim_of", ours))
 
 
 @_mutant
@@ -79,7 +79,7 @@ def give_back_without_looking(stack: ExitStack) -> None:
 @_mutant
 def grow_without_end(stack: ExitStack) -> None:
     """Every waiting gang gets nodes, whatever the pool's maximum."""
-    stack.enter_context(patch.object(growing, "ceiling", lambda *args: 1 << 30))
+    stack.enter_context(patch.object(scale_up, "ceiling", lambda *args: 1 << 30))
 
 
 @_mutant

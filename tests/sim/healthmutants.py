@@ -10,7 +10,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from muster.api.trust import Doubt
-from muster.fleet.preflight import knowledge
+from muster.fleet.preflight import cache
 from muster.fleet.remediation import controller, decide
 from muster.fleet.remediation.draining import budgets
 from muster.fleet.remediation.executor import Carrier
@@ -217,5 +217,5 @@ def an_old_pass_is_what_people_ask_for(stack: ExitStack) -> None:
             return 0.0
         return float(tested_after(session, evidence))
 
-    for module in (exits, knowledge):
+    for module in (exits, cache):
         stack.enter_context(patch.object(module, "tested_after", before))

@@ -21,6 +21,19 @@ FOLDERS = sorted(
 TYPED_CYCLES = [f"muster.scheduler.{name}" for name in ("placement.memo", "queue.backfill", "snapshot")]
 """Cycles of imports for type checkers alone that are still to be broken."""
 
+ROLES = ("cache", "snapshot", "decide", "plan", "executor", "controller", "config", "metrics")
+DOMAINS = {
+    "fleet/balloons": {"executor"},
+    "fleet/joins": {"cache", "executor"},
+    "fleet/preflight": {"executor"},
+    "fleet/remediation": set(),
+    "fleet/scaling": {"cache"},
+    "scheduler": {"cache", "executor", "config"},
+    "teams": {"snapshot"},
+    "trainingjobs": {"config"},
+}
+"""Each domain with a controller, and the roles that have no file there; ARCHITECTURE says why."""
+
 
 def name_of(folder: Path) -> str:
     """The folder as the map writes it: `scheduler/queue/`, `fuzz/health/`."""
@@ -54,6 +67,17 @@ def test_every_path_of_where_to_change_exists() -> None:
     assert len(paths) >= 20
     bases = (ROOT / "src/muster", ROOT)
     assert [path for path in paths if not any((base / path).exists() for base in bases)] == []
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_role_has_the_same_file_name_in_every_domain(domain: str) -> None:
+    folder = ROOT / "src/muster" / domain
+    assert {role for role in ROLES if not (folder / f"{role}.py").exists()} == DOMAINS[domain]
+
+
+def test_every_controller_is_in_a_domain_of_the_table() -> None:
+    found = {file.parent.relative_to(ROOT / "src/muster").as_posix() for file in (ROOT / "src").rglob("decide.py")}
+    assert found - DOMAINS.keys() == {"fleet/health"}  # decides what findings mean, and has no controller
 
 
 def on_cycles(graph: grimp.ImportGraph) -> list[str]:

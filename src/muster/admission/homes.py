@@ -18,7 +18,7 @@ from muster.kube.objects.core import ConfigMap, Namespace
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.planloop import complete
 from muster.teams.config import from_data
-from muster.teams.marked import TeamsConfigError
+from muster.teams.yaml_reader import TeamsConfigError
 
 log = logging.getLogger(__name__)
 

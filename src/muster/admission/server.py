@@ -18,7 +18,7 @@ from muster.admission.mutate import Home, Rules, mutate
 from muster.admission.review import ConfigMapReview, PodReview, answer, refusal
 from muster.kube.objects.struct import decoder
 from muster.teams.config import from_data
-from muster.teams.marked import TeamsConfigError
+from muster.teams.yaml_reader import TeamsConfigError
 
 log = logging.getLogger(__name__)
 

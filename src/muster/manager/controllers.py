@@ -14,10 +14,10 @@ from muster.api.handover import Handover
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.preflight.controller import PreflightController
+from muster.fleet.providers.base import Provider
 from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
-from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.health import Progress

@@ -22,14 +22,14 @@ from muster.kube.objects.core import Namespace, ObjectReference
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.planloop import PlanLoop, Rest, complete
+from muster.teams.cache import Holdings
 from muster.teams.decide import decide
-from muster.teams.holdings import Holdings
+from muster.teams.executor import NodeWriter
 from muster.teams.metrics import TeamsMetrics
+from muster.teams.node_health import Wellness
 from muster.teams.plan import Caution, Change, Plan, Why
 from muster.teams.record import UNOWNED
 from muster.teams.source import Source
-from muster.teams.wellness import Wellness
-from muster.teams.writing import NodeWriter
 
 NAME = "teams"
 STALL_S = 60.0

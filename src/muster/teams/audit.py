@@ -9,7 +9,7 @@ import msgspec
 
 from muster.api.trust import GPU
 from muster.kube.objects.quantity import to_int
-from muster.teams.holdings import Holdings
+from muster.teams.cache import Holdings
 from muster.teams.plan import Plan
 from muster.teams.poolstate import Held
 from muster.teams.record import UNOWNED

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from muster.api.names import LABEL_TEAM
 from muster.api.words import counted
-from muster.teams.holdings import Holdings
+from muster.teams.cache import Holdings
 from muster.teams.plan import Caution, Why
 from muster.teams.poolstate import PoolState
 from muster.teams.record import UNOWNED

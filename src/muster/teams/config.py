@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from muster.api.names import LABEL_TEAM, TEAMS_CONFIG_KEY
-from muster.teams.marked import Entry, Problem, Reader, TeamsConfigError
+from muster.teams.yaml_reader import Entry, Problem, Reader, TeamsConfigError
 
 Selector = tuple[tuple[str, str], ...]
 """Required labels of a node, sorted."""

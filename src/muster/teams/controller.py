@@ -21,11 +21,11 @@ from muster.kube.leader import Term
 from muster.kube.objects.core import ConfigMap
 from muster.kube.planloop import PlanLoop
 from muster.teams.allocation import NAME, STALL_S, Allocation, Current, Settings, together
+from muster.teams.executor import WRITES_PER_S
 from muster.teams.metrics import teams_metrics
+from muster.teams.node_health import BROKEN_AFTER_S, HEALTHY_AFTER_S
 from muster.teams.plan import Plan
 from muster.teams.source import source_of
-from muster.teams.wellness import BROKEN_AFTER_S, HEALTHY_AFTER_S
-from muster.teams.writing import WRITES_PER_S
 
 
 class TeamsController:
@@ -36,7 +36,7 @@ class TeamsController:
         namespace: where the ConfigMap is.
         identity: name of this process in records and Events.
         clock: seconds since the epoch.
-        broken_after_s, healthy_after_s: see `wellness.py`.
+        broken_after_s, healthy_after_s: see `node_health.py`.
         writes_per_s: rate limit for writes of nodes.
         request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
         handover: receives the nodes that change hands soon.

@@ -22,8 +22,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from muster.api.words import counted
+from muster.teams.cache import Holdings
 from muster.teams.cautions import cautions_of
-from muster.teams.holdings import Holdings
 from muster.teams.plan import Caution, Change, Plan, Standing, Why
 from muster.teams.poolstate import Held, PoolState
 from muster.teams.record import UNOWNED, TeamRecord

@@ -7,7 +7,7 @@ import yaml
 from muster.api.marked import place_of
 from muster.api.names import TEAMS_CONFIG_KEY
 from muster.teams.config import TeamsConfig, from_data, parse
-from muster.teams.marked import Problem, Reader, TeamsConfigError
+from muster.teams.yaml_reader import Problem, Reader, TeamsConfigError
 
 
 def parse_manifest(text: str) -> TeamsConfig:

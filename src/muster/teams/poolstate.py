@@ -7,8 +7,8 @@ from collections import Counter
 from muster.api.lending import State
 from muster.kube.objects.node import Node
 from muster.teams.config import PoolConfig
-from muster.teams.ordered import Names
 from muster.teams.record import UNOWNED, Claim
+from muster.teams.sorted_names import Names
 from muster.teams.usage import Rank
 
 Cell = tuple[str, bool]

@@ -7,8 +7,8 @@ import msgspec
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.kube.objects.core import ConfigMap
 from muster.teams.config import TeamsConfig, from_data
-from muster.teams.marked import TeamsConfigError
 from muster.teams.plan import Caution, Why
+from muster.teams.yaml_reader import TeamsConfigError
 
 _KEEP = "nodes keep their owners"
 

@@ -8,7 +8,7 @@ import msgspec
 
 from muster.teams.poolstate import Cell, PoolState
 from muster.teams.record import UNOWNED
-from muster.teams.sharing import share_out, wanted
+from muster.teams.shares import share_out, wanted
 
 HEALTHY, BROKEN = False, True
 

@@ -14,14 +14,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.placement import Placement
-from muster.fleet.scaling import classify, remembering, shrinking
-from muster.fleet.scaling.carrying import Carrier
+from muster.fleet.providers.base import ProviderError
+from muster.fleet.providers.simulated import SimulatedCloud, SimulatedGroup
+from muster.fleet.scaling import classify, pool_memory, scale_down
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
-from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
+from muster.fleet.scaling.executor import Carrier
+from muster.fleet.scaling.node_views import ANNOTATION_RECORD
 from muster.fleet.scaling.plan import Cordon, Delete, SetSize, Uncordon
-from muster.fleet.scaling.providers.base import ProviderError
-from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup
 from muster.fleet.scaling.snapshot import Fault, PoolSpec, Template
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
 from muster.kube.client import Client
@@ -170,7 +170,7 @@ class Cloud:
 @pytest.fixture
 async def cloud(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cloud]:
     monkeypatch.setattr(classify, "SETTLE_S", 2.0)
-    monkeypatch.setattr(shrinking, "CORDON_SETTLES_S", 3.0)
+    monkeypatch.setattr(scale_down, "CORDON_SETTLES_S", 3.0)
     async with Client(load_config(api_server.kubeconfig)) as client:
         cluster = Cluster(client, api_server.kubeconfig)
         made = Cloud(cluster)
@@ -251,7 +251,7 @@ async def test_where_the_cheap_pool_has_no_capacity_the_next_one_serves(cloud: C
 async def test_a_cloud_whose_answers_get_lost_or_that_throttles_gets_no_second_order(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembering, "BACKOFF_S", 1.0)
+    monkeypatch.setattr(pool_memory, "BACKOFF_S", 1.0)
     group = cloud.group("a")
     await cloud.configure(cloud.pool("a"))
     order, orders = cloud.simulated.set_size, []
@@ -278,7 +278,7 @@ async def test_a_cloud_whose_answers_get_lost_or_that_throttles_gets_no_second_o
 async def test_a_cloud_that_says_yes_and_does_nothing_is_found_out_and_the_next_pool_serves(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembering, "SIZE_SETTLES_S", 1.0)
+    monkeypatch.setattr(pool_memory, "SIZE_SETTLES_S", 1.0)
     cloud.group("liar", deaf=True)
     cloud.group("honest")
     await cloud.configure(cloud.pool("honest", price=3.0), cloud.pool("liar", price=1.0))

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import boto3
 import pytest
 
-from muster.fleet.scaling.providers.aws import AutoScalingGroups
-from muster.fleet.scaling.providers.base import ProviderError
+from muster.fleet.providers.aws import AutoScalingGroups
+from muster.fleet.providers.base import ProviderError
 from muster.fleet.scaling.snapshot import Fault, PoolSpec, Template
 from tests.support.awsserver import CREDENTIALS, aws_server
 

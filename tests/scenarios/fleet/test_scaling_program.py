@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from muster.controlplane.children import Child
-from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
+from muster.fleet.scaling.node_views import ANNOTATION_RECORD
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config

@@ -13,11 +13,11 @@ from muster.api.handover import Handover
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_PREFLIGHT
 from muster.api.node_remediation import NodeRemediation
 from muster.api.quarantine import quarantined
+from muster.fleet.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING_MAP
-from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.scaling.snapshot import PoolSpec
 from muster.kube.objects.coordination import Lease
 from muster.kube.objects.core import ConfigMap

@@ -9,7 +9,7 @@ from typing import Any
 from muster.api.names import CONTROLLER_LEASE
 from muster.fleet.joins.config import CONFIG_MAP
 from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, ANNOTATION_JOIN_RECORD, JoinRecord, PaceRecord
-from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD, Record
+from muster.fleet.scaling.node_views import ANNOTATION_RECORD, Record
 from muster.fleet.scaling.status import PoolStatus, ScalingStatus, write_status
 from muster.kube.objects.coordination import Lease, LeaseSpec
 from muster.kube.objects.core import ConfigMap

@@ -6,12 +6,13 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster.fleet.providers.base import ProviderError
+from muster.fleet.providers.simulated import SimulatedCloud, SimulatedGroup
 from muster.fleet.scaling.classify import tracked_key
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.plan import Cordon, Delete, ForgetNode, Plan, SetSize, Uncordon
-from muster.fleet.scaling.providers.base import ProviderError
-from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup
-from muster.fleet.scaling.remembering import silent
+from muster.fleet.scaling.pool_memory import silent
+from muster.fleet.scaling.rollback import undone
 from muster.fleet.scaling.snapshot import (
     Fault,
     GangDemand,
@@ -24,7 +25,6 @@ from muster.fleet.scaling.snapshot import (
     View,
 )
 from muster.fleet.scaling.states import TRANSITIONS, Tracked
-from muster.fleet.scaling.undoing import undone
 
 GPUS = 8
 NODE = {"cpu": 64_000, "nvidia.com/gpu": GPUS, "pods": 110}

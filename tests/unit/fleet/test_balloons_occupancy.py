@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
-from muster.fleet.balloons.decide import Balloon
-from muster.fleet.balloons.occupancy import Occupancy
+from muster.fleet.balloons.cache import Occupancy
+from muster.fleet.balloons.snapshot import Balloon
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import decode, encode

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from muster.fleet.configtext import ConfigTextError
 from muster.fleet.joins.account import account_of, lines
 from muster.fleet.joins.config import JoinsConfig, parse_config
-from muster.fleet.joins.decide import NodeView, decide, to_hold
+from muster.fleet.joins.decide import decide, to_hold
 from muster.fleet.joins.record import (
     ANNOTATION_JOIN_PACE,
     ANNOTATION_JOIN_RECORD,
@@ -23,6 +23,7 @@ from muster.fleet.joins.record import (
     record_of,
     view_of,
 )
+from muster.fleet.joins.snapshot import NodeView
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint

@@ -7,10 +7,10 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from muster.api.whole_node import WholeNode
+from muster.fleet.providers.base import ProviderError
+from muster.fleet.providers.simulated import SimulatedGroup
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.plan import Cordon, Delete, ForgetNode, Outcome, Plan, SetSize, Uncordon
-from muster.fleet.scaling.providers.base import ProviderError
-from muster.fleet.scaling.providers.simulated import SimulatedGroup
 from muster.fleet.scaling.snapshot import Fault, GangDemand, Group, Instance, Members, NodeView, PoolSpec, View
 from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from muster.kube.objects.node import Taint

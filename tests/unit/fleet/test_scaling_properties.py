@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.fleet.scaling.fitting import bins_for
+from muster.fleet.providers.base import ProviderError
+from muster.fleet.providers.simulated import SimulatedGroup
+from muster.fleet.scaling.node_count import bins_for
 from muster.fleet.scaling.plan import Cordon, Delete, Outcome, Plan, SetSize
-from muster.fleet.scaling.providers.base import ProviderError
-from muster.fleet.scaling.providers.simulated import SimulatedGroup
 from muster.fleet.scaling.snapshot import Fault
 from muster.fleet.scaling.states import COMING, NodeState
 from tests.unit.fleet.scalingworld import World, pool

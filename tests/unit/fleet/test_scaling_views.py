@@ -9,14 +9,14 @@ import pytest
 
 from muster.api.placement import Placement
 from muster.api.trimmed import trimmed_node, trimmed_pod
-from muster.fleet.scaling.nodeviews import (
+from muster.fleet.providers.external import External
+from muster.fleet.scaling.node_views import (
     ANNOTATION_RECORD,
     STAYS,
     node_views,
     placement_keeps,
     pod_keeps,
 )
-from muster.fleet.scaling.providers.external import External
 from muster.fleet.scaling.snapshot import Group, Instance, NodeView, PoolSpec, Template
 from muster.kube.objects.node import Node, Taint
 from muster.kube.objects.pod import Pod

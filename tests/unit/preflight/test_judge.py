@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.fleet.preflight.judge import read_test
+from muster.fleet.preflight.results import read_test
 from muster.fleet.preflight.snapshot import TestView as View
 from muster.fleet.preflight.testpod import ANNOTATION_TEST
 from muster.fleet.preflight.testpod import TestRecord as MadeFor

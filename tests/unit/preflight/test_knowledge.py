@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from muster.api.node_health import NodeHealth
+from muster.fleet.preflight.cache import Knowledge
 from muster.fleet.preflight.config import parse_config
-from muster.fleet.preflight.knowledge import Knowledge
 from muster.fleet.preflight.snapshot import NodeView
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from muster.fleet.preflight.plan import Start
-from muster.fleet.preflight.refusing import REFUSED_MAX_S, REFUSED_S, after_starts, refusal_of
+from muster.fleet.preflight.refusals import REFUSED_MAX_S, REFUSED_S, after_starts, refusal_of
 from muster.fleet.preflight.snapshot import Refusal
 from muster.fleet.preflight.testpod import made_with
 from muster.kube.errors import error_from

@@ -8,7 +8,7 @@ import pytest
 
 from muster.fleet.preflight import testpod
 from muster.fleet.preflight.config import PreflightConfig
-from muster.fleet.preflight.waiting import Surroundings, why_not_tested
+from muster.fleet.preflight.why_untested import Surroundings, why_not_tested
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from muster.fleet.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.repairs.replacement import ByProvider
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
-from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec
 from muster.kube.connection.transport import NotLeading
 from muster.kube.objects.core import ConfigMap

@@ -18,10 +18,10 @@ from muster.api.trust import GPU
 from muster.embedded.apiserver.request import Request
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.record import observed
+from muster.fleet.providers.base import Provider
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.remediation.repairs.steps import LABEL_STEP
-from muster.fleet.scaling.providers.base import Provider
 from muster.kube.errors import ApiError, NotFound
 from muster.kube.objects.struct import to_dict
 from muster.sim import nodeobjects

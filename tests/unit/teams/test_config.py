@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.teams.config import PoolConfig, Share, TeamsConfig, from_data, parse
-from muster.teams.marked import TeamsConfigError
+from muster.teams.yaml_reader import TeamsConfigError
 
 GOOD = """\
 teamKey: openai.com/team

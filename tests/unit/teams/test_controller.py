@@ -24,10 +24,10 @@ from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.sim.virtual.network import Calm, InProcessTransport, Trace
-from muster.teams import allocation, writing
+from muster.teams import allocation, executor
+from muster.teams.cache import Holdings
 from muster.teams.config import parse
 from muster.teams.decide import decide
-from muster.teams.holdings import Holdings
 from muster.teams.metrics import teams_metrics
 from tests.support.apicore import Cluster
 from tests.support.teamclusters import SELECTOR, TeamCluster
@@ -77,7 +77,7 @@ async def test_nodes_become_what_the_config_map_says(cluster: TeamCluster) -> No
 async def test_a_write_that_is_refused_is_tried_again(
     cluster: TeamCluster, wire: tuple[Moody, Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "RETRY_S", 0.05)
+    monkeypatch.setattr(executor, "RETRY_S", 0.05)
     wire[0].refusals = 3
     await cluster.add_nodes(2)
     cluster.manage()
@@ -90,7 +90,7 @@ async def test_nodes_that_cannot_be_written_are_left_to_whom_they_belong(
     cluster: TeamCluster, wire: tuple[Moody, Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the right to write nodes nothing changes hands, and no gang may lose nodes over it."""
-    monkeypatch.setattr(writing, "RETRY_S", 0.05)
+    monkeypatch.setattr(executor, "RETRY_S", 0.05)
     names = await cluster.add_nodes(2)
     handover = Handover()
     reported: list[frozenset[str]] = []
@@ -167,7 +167,7 @@ async def test_another_node_of_the_same_name_is_not_written_for_the_old_one(clus
     meta = msgspec.structs.replace(now.metadata, uid="of the old one", resource_version="1")
     holdings.set_node(msgspec.structs.replace(now, metadata=meta))
     done = asyncio.Event()
-    writer = writing.NodeWriter(
+    writer = executor.NodeWriter(
         cluster.client,
         holdings,
         changed=done.set,

@@ -11,7 +11,7 @@ from muster.cli.main import run
 from muster.cli.teams.teams import read_config
 from muster.teams.config import parse
 from muster.teams.manifest import parse_manifest
-from muster.teams.marked import TeamsConfigError
+from muster.teams.yaml_reader import TeamsConfigError
 
 TEXT = "allocations:\n- {nodeSelector: {gpu: h100}, team: vision, amount: 40}\n"
 BAD = TEXT.replace("40", "-40")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.teams.ordered import Names
+from muster.teams.sorted_names import Names
 
 steps = st.tuples(st.sampled_from(["add", "discard", "smallest"]), st.integers(0, 40))
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from muster.api.names import LABEL_TEAM
 from muster.kube.objects.node import Taint
+from muster.teams.cache import Holdings
 from muster.teams.decide import decide
-from muster.teams.holdings import Holdings
 from muster.teams.plan import Plan
 from muster.teams.record import TeamRecord, change_of
-from muster.teams.sharing import share_out, wanted
+from muster.teams.shares import share_out, wanted
 from muster.teams.usage import Rank
 from tests.unit.teams.world import World, applied, node, shares
 

@@ -20,7 +20,7 @@ from muster.kube.connection.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
 from muster.kube.objects.node import Node
 from muster.sim.virtual.network import Calm, Fate, InProcessTransport, Trace, WatchFate
-from muster.teams import writing
+from muster.teams import executor
 from tests.support.apicore import Cluster
 from tests.support.teamclusters import TeamCluster
 
@@ -120,7 +120,7 @@ class Quarrel:
 
 @pytest.fixture
 async def quarrel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Quarrel]:
-    monkeypatch.setattr(writing, "RETRY_S", 0.05)
+    monkeypatch.setattr(executor, "RETRY_S", 0.05)
     made = Quarrel(request.param)
     yield made
     await made.cluster.stop()

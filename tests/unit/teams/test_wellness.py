@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
-from muster.teams.wellness import Wellness, well
+from muster.teams.node_health import Wellness, well
 
 
 def node(ready: bool, *, cordoned: bool = False, taint: str = "", name: str = "n") -> Node:

@@ -13,9 +13,9 @@ from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeSpec, Taint
 from muster.kube.objects.pod import Pod, PodSpec, PodStatus
 from muster.kube.objects.taints import NodeChange
+from muster.teams.cache import Holdings
 from muster.teams.config import parse
 from muster.teams.decide import decide
-from muster.teams.holdings import Holdings
 from muster.teams.plan import Plan, Standing
 
 NOW = 1_800_000_000.0

@@ -17,7 +17,7 @@ from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.kube.objects.node import Node
 from muster.kube.objects.quantity import to_int
 from muster.kube.objects.taints import HARD_EFFECTS
-from muster.teams.holdings import Holdings
+from muster.teams.cache import Holdings
 from muster.teams.poolstate import Held
 from muster.teams.usage import Rank
 

@@ -14,7 +14,7 @@ from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
 from muster.fleet.joins.account import JoinAccount
 from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.remediation.ladder import states
-from muster.fleet.scaling.nodeviews import record_of
+from muster.fleet.scaling.node_views import record_of
 from muster.fleet.scaling.status import PoolStatus, ScalingStatus
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, Taint

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from muster.kube.client import Client
     from muster.kube.objects.node import Node
     from muster.teams.audit import NodeAccount
-    from muster.teams.holdings import Holdings
+    from muster.teams.cache import Holdings
 
 SILENT_S = 60.0
 """A leader renews its lease every two seconds; this leaves room for clocks that differ."""
@@ -44,7 +44,7 @@ async def command(cluster: Cluster, namespace: str, output: str) -> int:
     from muster.api.node_remediation import NodeRemediation
     from muster.api.preflight import Preflight
     from muster.cli.nodes.node_list import node_lines
-    from muster.teams.loading import load_holdings, load_source
+    from muster.teams.load import load_holdings, load_source
 
     async with cluster.client() as client:
         holdings = await load_holdings(client, await load_source(client, namespace))
@@ -115,7 +115,7 @@ async def _waits(
 async def _asked(cluster: Cluster, namespace: str, name: str) -> tuple[NodeAccount, NodeState]:
     from muster.teams.audit import account_of
     from muster.teams.decide import decide
-    from muster.teams.loading import load_holdings, load_source
+    from muster.teams.load import load_holdings, load_source
 
     async with cluster.client() as client:
         holdings = await load_holdings(client, await load_source(client, namespace))

@@ -13,10 +13,10 @@ from muster.cli.health.config import health_config
 from muster.cli.nodes.node_list import is_pending
 from muster.cli.target import if_allowed
 from muster.fleet.preflight.config import CONFIG_MAP
-from muster.fleet.preflight.judge import read_test
-from muster.fleet.preflight.refusing import REFUSED_MAX_S
-from muster.fleet.preflight.telling import INCONCLUSIVE, REFUSED
-from muster.fleet.preflight.waiting import Surroundings, why_not_tested
+from muster.fleet.preflight.events import INCONCLUSIVE, REFUSED
+from muster.fleet.preflight.refusals import REFUSED_MAX_S
+from muster.fleet.preflight.results import read_test
+from muster.fleet.preflight.why_untested import Surroundings, why_not_tested
 from muster.kube.objects.core import ConfigMap, Event
 from muster.kube.objects.pod import Pod
 

@@ -33,7 +33,7 @@ async def _show(cluster: Cluster, namespace: str, output: str) -> int:
     from msgspec import to_builtins
 
     from muster.teams.audit import capacity_of
-    from muster.teams.loading import load_holdings, load_source
+    from muster.teams.load import load_holdings, load_source
 
     async with cluster.client() as client:
         holdings = await load_holdings(client, await load_source(client, namespace))

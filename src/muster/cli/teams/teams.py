@@ -20,8 +20,8 @@ from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
     from muster.cli.target import Cluster
+    from muster.teams.cache import Holdings
     from muster.teams.config import TeamsConfig
-    from muster.teams.holdings import Holdings
     from muster.teams.plan import Change, Plan
 
 HEADERS = ("TEAM", "POOL", "ASKED", "ENTITLED", "OWNED", "HEALTHY", "USED", "LENT", "BORROWED", "PENDING")
@@ -73,7 +73,7 @@ def plan_command(file: str, output: str, target: Target) -> int:
 def read_config(file: str) -> TeamsConfig:
     """Read teams.yaml, or a ConfigMap that holds it. Raises BadInput with every line that is wrong."""
     from muster.teams.manifest import parse_manifest
-    from muster.teams.marked import TeamsConfigError
+    from muster.teams.yaml_reader import TeamsConfigError
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
@@ -86,7 +86,7 @@ def read_config(file: str) -> TeamsConfig:
 
 
 async def _holdings(cluster: Cluster, namespace: str) -> Holdings:
-    from muster.teams.loading import load_holdings, load_source
+    from muster.teams.load import load_holdings, load_source
 
     async with cluster.client() as client:
         return await load_holdings(client, await load_source(client, namespace))
@@ -96,7 +96,7 @@ async def _plan(cluster: Cluster, config: TeamsConfig, output: str) -> int:
     from msgspec.structs import replace
 
     from muster.teams.decide import decide
-    from muster.teams.loading import load_holdings
+    from muster.teams.load import load_holdings
     from muster.teams.source import in_force
     from muster.teams.usage import Rank
 

@@ -14,11 +14,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
 from muster.api.placement import Placement
 from muster.api.trimmed import FORMS
+from muster.fleet.balloons.cache import Occupancy
 from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP, BalloonPool, parse_config
-from muster.fleet.balloons.decide import Action, Cap, Drop, Mark, NodeView, Put, Scale, View, decide
+from muster.fleet.balloons.decide import decide
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL, known, manifest
 from muster.fleet.balloons.metrics import balloon_metrics
-from muster.fleet.balloons.occupancy import Occupancy
+from muster.fleet.balloons.plan import Action, Drop, Mark, Put, Scale
+from muster.fleet.balloons.snapshot import Cap, NodeView, View
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of

@@ -9,162 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
-from types import MappingProxyType
-
-import msgspec
 
 from muster.fleet.balloons.config import BalloonPool
-from muster.kube.objects.node import Taint
+from muster.fleet.balloons.plan import Action, Drop, Mark, Plan, PoolState, Put, Remove, Scale
+from muster.fleet.balloons.snapshot import Amounts, Balloon, Cap, NodeUse, NodeView, View
 from muster.kube.objects.taints import find_untolerated_taint
 
 WAITS_S = 15.0
 """If a balloon waits longer than this, the scheduler does not want to place it: a gang in its queue comes first."""
 TRY_AGAIN_S = 300.0
 """After that, the pool has no more balloons than were placed, for this long."""
-Amounts = Mapping[str, int]
-
-
-class NodeUse(StrEnum):
-    """The use of a pool's node for balloons. Values are in metrics: never rename one."""
-
-    USABLE = "Usable"
-    NOT_READY = "NotReady"
-    CORDONED = "Cordoned"
-    TAINTED = "Tainted"
-    """It has a taint that the pool does not tolerate: joining, quarantined, of a team, under pressure."""
-    PROMISED = "Promised"
-    """A gang has a slot there, whether its pod runs at the moment or not."""
-    FULL = "Full"
-    """Its pods leave no room for a balloon."""
-
-
-class NodeView(msgspec.Struct, frozen=True):
-    """A node. `taken` is what pods except balloons take of `allocatable`; `promised`: a gang has a slot there."""
-
-    name: str
-    labels: Mapping[str, str]
-    ready: bool = True
-    cordoned: bool = False
-    taints: tuple[Taint, ...] = ()
-    allocatable: Amounts = MappingProxyType({})
-    taken: Amounts = MappingProxyType({})
-    promised: bool = False
-
-
-class Balloon(msgspec.Struct, frozen=True):
-    """A balloon that is not being deleted.
-
-    Attributes:
-        node: its node; "" while it waits for one.
-        since: when the controller first saw it, by its own clock, in seconds since the epoch.
-        marked: it goes first when its Deployment shrinks.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    pool: str
-    node: str = ""
-    since: float = 0.0
-    marked: bool = False
-
-
-class Known(msgspec.Struct, frozen=True):
-    """A pool's Deployment.
-
-    Attributes:
-        pool: the configuration for which it was written; None if that cannot be read.
-        stale: its template differs from what we would write for that configuration now.
-    """
-
-    name: str
-    uid: str
-    replicas: int
-    pool: BalloonPool | None
-    stale: bool = False
-
-
-class Cap(msgspec.Struct, frozen=True):
-    """A limit on balloons until a time, or until more than `usable` nodes can take one: further ones would wait."""
-
-    replicas: int
-    usable: int
-    until: float
-
-
-class View(msgspec.Struct, frozen=True):
-    """The input of decide.
-
-    Attributes:
-        pools: as configured; None if the text is not valid: then the configuration in each Deployment applies.
-        nodes: all nodes.
-        balloons: without those that are being deleted.
-        deployments: by pool name.
-        caps: limits from the last plan, by pool.
-    """
-
-    pools: tuple[BalloonPool, ...] | None
-    nodes: tuple[NodeView, ...] = ()
-    balloons: tuple[Balloon, ...] = ()
-    deployments: Mapping[str, Known] = MappingProxyType({})
-    caps: Mapping[str, Cap] = MappingProxyType({})
-
-
-class Put(msgspec.Struct, frozen=True):
-    """Create the pool's Deployment, or replace its template if it exists."""
-
-    pool: BalloonPool
-    replicas: int
-    known: Known | None
-
-
-class Scale(msgspec.Struct, frozen=True):
-    """Change the number of balloons."""
-
-    known: Known
-    replicas: int
-
-
-class Drop(msgspec.Struct, frozen=True):
-    """Delete a Deployment, because its pool no longer has balloons."""
-
-    known: Known
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """Mark a balloon to go first before its Deployment shrinks, so that others stay and it is not recreated."""
-
-    balloon: Balloon
-
-
-class Remove(msgspec.Struct, frozen=True):
-    """Delete a balloon on a node that must be left alone. Another one is created elsewhere if there is room."""
-
-    balloon: Balloon
-    why: NodeUse
-
-
-Action = Put | Mark | Scale | Drop | Remove
-
-
-class PoolState(msgspec.Struct, frozen=True):
-    """A pool's balloons: configured, requested now, on a node, waiting; and its nodes by use."""
-
-    configured: int
-    replicas: int
-    placed: int
-    waiting: int
-    nodes: Mapping[NodeUse, int]
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """The writes in order. `wake_at` is when to plan again even if nothing changes."""
-
-    actions: tuple[Action, ...]
-    pools: Mapping[str, PoolState]
-    caps: Mapping[str, Cap]
-    wake_at: float | None = None
 
 
 def use_of(pool: BalloonPool, request: Amounts, node: NodeView) -> NodeUse | None:

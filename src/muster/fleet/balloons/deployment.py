@@ -9,7 +9,7 @@ import msgspec
 
 from muster.api.names import LABEL_BALLOON, LABEL_MANAGED_BY, MANAGED_BY, SCHEDULER_NAME
 from muster.fleet.balloons.config import BalloonPool
-from muster.fleet.balloons.decide import Known
+from muster.fleet.balloons.snapshot import Known
 from muster.kube.objects.apps import Deployment
 from muster.kube.objects.struct import to_dict
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from muster.fleet.balloons.decide import NodeUse, PoolState
+from muster.fleet.balloons.plan import PoolState
+from muster.fleet.balloons.snapshot import NodeUse
 
 
 class BalloonMetrics:

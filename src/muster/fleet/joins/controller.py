@@ -14,8 +14,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from muster.api.trimmed import FORMS
 from muster.fleet.joins import pace as paces
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP, JoinsConfig, parse_config
-from muster.fleet.joins.decide import NodeView, Plan, decide, to_hold
+from muster.fleet.joins.decide import decide, to_hold
 from muster.fleet.joins.metrics import join_metrics
+from muster.fleet.joins.plan import Plan
 from muster.fleet.joins.record import (
     ANNOTATION_JOIN_PACE,
     ANNOTATION_JOIN_RECORD,
@@ -29,6 +30,7 @@ from muster.fleet.joins.record import (
     view_of,
 )
 from muster.fleet.joins.scrape import Reading, between, read
+from muster.fleet.joins.snapshot import NodeView
 from muster.kube.client import Client
 from muster.kube.clock import instant, steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of

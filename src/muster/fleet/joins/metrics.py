@@ -6,8 +6,8 @@ import weakref
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
-from muster.fleet.joins.decide import Plan
 from muster.fleet.joins.pace import Pace, Verdict
+from muster.fleet.joins.plan import Plan
 
 
 class JoinMetrics:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from muster.fleet.joins.decide import NodeView
 from muster.fleet.joins.pace import Pace
+from muster.fleet.joins.snapshot import NodeView
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.node import Node, Taint
 

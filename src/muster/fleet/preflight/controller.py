@@ -23,14 +23,14 @@ from muster.api.preflight import Preflight, last_pass
 from muster.api.trimmed import FORMS
 from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
 from muster.fleet.health.policyinuse import PolicyInUse
-from muster.fleet.preflight.comparing import compare
+from muster.fleet.preflight.cache import PENDING, Knowledge
+from muster.fleet.preflight.comparison import compare
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP, PreflightConfig, parse_config
 from muster.fleet.preflight.decide import decide
-from muster.fleet.preflight.knowledge import PENDING, Knowledge
+from muster.fleet.preflight.events import Teller
 from muster.fleet.preflight.metrics import preflight_metrics
 from muster.fleet.preflight.plan import Accept, Action, PutTaint, Remove, Revoke, Start, TakeTaint
-from muster.fleet.preflight.refusing import after_starts, refusal_of
-from muster.fleet.preflight.telling import Teller
+from muster.fleet.preflight.refusals import after_starts, refusal_of
 from muster.fleet.preflight.testpod import TestRecord, made_with, manifest
 from muster.kube.client import Client
 from muster.kube.clock import steady_time

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 from muster.api.preflight import PreflightFailure, PreflightSpec
 from muster.api.trust import Doubt
-from muster.fleet.preflight.accepting import accepted
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.plan import Accept, Action, Plan, PutTaint, Remove, Revoke, Start, State, TakeTaint
+from muster.fleet.preflight.records import accepted
 from muster.fleet.preflight.snapshot import AGENT_DRIVER, Attempts, NodeView, TestView, View
 from muster.fleet.preflight.testpod import made_with, run_s
 from muster.gputest.codes import Code

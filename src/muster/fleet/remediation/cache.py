@@ -25,7 +25,7 @@ from muster.fleet.remediation.evidence.sources import evidence_of, judged, teste
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.repairs.steps import view_of
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
-from muster.fleet.scaling.nodeviews import placement_keeps
+from muster.fleet.scaling.node_views import placement_keeps
 from muster.kube.objects.meta import is_later
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod

@@ -18,6 +18,8 @@ from muster.api.preflight import Preflight
 from muster.api.trimmed import FORMS
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.policytext import default_policy, read_policy
+from muster.fleet.providers.aws import AutoScalingGroups
+from muster.fleet.providers.base import Provider
 from muster.fleet.remediation.cache import Known
 from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse_config
 from muster.fleet.remediation.decide import decide
@@ -35,8 +37,6 @@ from muster.fleet.remediation.repairs.replacement import ByProvider, Replacer
 from muster.fleet.remediation.repairs.steps import LABEL_STEP, StepSettings
 from muster.fleet.remediation.snapshot import View
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING_CONFIG_MAP
-from muster.fleet.scaling.providers.aws import AutoScalingGroups
-from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_IGNORE, LABEL_HEALTH
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.api.quarantine import quarantined
+from muster.fleet.providers.base import ProviderError
 from muster.fleet.remediation import plan as plans
 from muster.fleet.remediation.cache import Known
 from muster.fleet.remediation.draining.evictions import Evictions
@@ -34,7 +35,6 @@ from muster.fleet.remediation.metrics import RemediationMetrics
 from muster.fleet.remediation.repairs.replacement import Replacer
 from muster.fleet.remediation.repairs.steps import StepSettings, step_pod
 from muster.fleet.remediation.snapshot import NodeView, QuarantineRecord
-from muster.fleet.scaling.providers.base import ProviderError
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.clock import instant
 from muster.kube.errors import NotFound

@@ -13,7 +13,7 @@ from muster.fleet.remediation.draining.evictions import Evictions
 from muster.fleet.remediation.evidence.dead_nodes import Silence, look
 from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.fleet.remediation.snapshot import PodView
-from muster.fleet.scaling.nodeviews import pod_keeps
+from muster.fleet.scaling.node_views import pod_keeps
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.objects.coordination import Lease

@@ -12,22 +12,22 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.placement import Placement
 from muster.api.trimmed import FORMS
-from muster.fleet.scaling.carrying import Carried, Carrier, fault_of
+from muster.fleet.providers.aws import AutoScalingGroups
+from muster.fleet.providers.base import Provider, ProviderError
+from muster.fleet.providers.external import External
 from muster.fleet.scaling.config import CONFIG_KEY, CONFIG_MAP, EXTERNAL, parse_config
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.demands import Demands
+from muster.fleet.scaling.events import Teller
+from muster.fleet.scaling.executor import Carried, Carrier, fault_of
 from muster.fleet.scaling.metrics import scaling_metrics
-from muster.fleet.scaling.nodeviews import external_pool, node_views, placement_keeps, pod_keeps
+from muster.fleet.scaling.node_views import external_pool, node_views, placement_keeps, pod_keeps
 from muster.fleet.scaling.plan import Action, Plan
-from muster.fleet.scaling.providers.aws import AutoScalingGroups
-from muster.fleet.scaling.providers.base import Provider, ProviderError
-from muster.fleet.scaling.providers.external import External
-from muster.fleet.scaling.remembering import silent
+from muster.fleet.scaling.pool_memory import silent
+from muster.fleet.scaling.rollback import undone
 from muster.fleet.scaling.snapshot import COMING_MAX, POLL_S, Fault, Group, PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import Tracked
 from muster.fleet.scaling.status import ScalingStatus, kept_times, read_status, status_of, write_status
-from muster.fleet.scaling.telling import Teller
-from muster.fleet.scaling.undoing import undone
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of

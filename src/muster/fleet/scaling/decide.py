@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from muster.fleet.scaling.classify import SETTLE_S, classify, tracked_key
-from muster.fleet.scaling.growing import ceiling, floor, grow
 from muster.fleet.scaling.plan import Action, Delete, Plan, SetSize
-from muster.fleet.scaling.remembering import blocked, failed, had, owed, remember
-from muster.fleet.scaling.shrinking import forget, next_idle, overdue, shrink
+from muster.fleet.scaling.pool_memory import blocked, failed, had, owed, remember
+from muster.fleet.scaling.scale_down import forget, next_idle, overdue, shrink
+from muster.fleet.scaling.scale_up import ceiling, floor, grow
 from muster.fleet.scaling.snapshot import Fault, Group, NodeView, PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import NodeState, Tracked
 

@@ -8,7 +8,7 @@ from collections import Counter as Counting
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from muster.fleet.scaling.plan import Outcome, Plan
-from muster.fleet.scaling.remembering import blocked
+from muster.fleet.scaling.pool_memory import blocked
 from muster.fleet.scaling.snapshot import Fault, View
 from muster.fleet.scaling.states import NodeState
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from muster.fleet.scaling.plan import Plan
-from muster.fleet.scaling.remembering import blocked
+from muster.fleet.scaling.pool_memory import blocked
 from muster.fleet.scaling.snapshot import PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import NodeState
 from muster.kube.client import Client

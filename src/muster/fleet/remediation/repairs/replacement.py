@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from muster.fleet.configtext import ConfigTextError
+from muster.fleet.providers.base import Provider
 from muster.fleet.scaling.config import CONFIG_KEY, EXTERNAL, parse_config
-from muster.fleet.scaling.providers.base import Provider
 from muster.fleet.scaling.snapshot import Instance, PoolSpec
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.node import Node

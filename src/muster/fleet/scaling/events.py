@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from muster.fleet.scaling.carrying import Carried
 from muster.fleet.scaling.config import CONFIG_MAP
 from muster.fleet.scaling.demands import Demands
+from muster.fleet.scaling.executor import Carried
 from muster.fleet.scaling.plan import Cordon, Delete, Outcome, Plan, SetSize, Uncordon
 from muster.fleet.scaling.status import ScalingStatus
 from muster.kube.events import NORMAL, WARNING, EventRecorder

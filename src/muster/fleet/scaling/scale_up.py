@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster.api.words import counted
-from muster.fleet.scaling.fitting import Bin, bins_for, place, serves
+from muster.fleet.scaling.node_count import Bin, bins_for, place, serves
 from muster.fleet.scaling.plan import Answer, Outcome, SetSize
-from muster.fleet.scaling.remembering import blocked, gone_elsewhere
+from muster.fleet.scaling.pool_memory import blocked, gone_elsewhere
 from muster.fleet.scaling.snapshot import GangDemand, Group, Members, PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import COMING, NodeState, Tracked
 

@@ -9,9 +9,16 @@ from typing import Any
 import msgspec
 
 from muster.api.placement import Placement
-from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD, Record, instance_of, placement_keeps, pod_keeps, record_of
+from muster.fleet.providers.base import Provider, ProviderError
+from muster.fleet.scaling.node_views import (
+    ANNOTATION_RECORD,
+    Record,
+    instance_of,
+    placement_keeps,
+    pod_keeps,
+    record_of,
+)
 from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, SetSize, Uncordon
-from muster.fleet.scaling.providers.base import Provider, ProviderError
 from muster.fleet.scaling.snapshot import Fault, PoolSpec
 from muster.kube.client import Client
 from muster.kube.clock import instant

@@ -12,9 +12,9 @@ from muster.kube.errors import NotFound
 from muster.kube.objects.core import ConfigMap, Namespace
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
-from muster.teams.holdings import Holdings
+from muster.teams.cache import Holdings
+from muster.teams.node_health import well
 from muster.teams.source import Source, source_of
-from muster.teams.wellness import well
 
 
 async def load_source(client: Client, namespace: str) -> Source:

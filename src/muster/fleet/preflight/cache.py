@@ -19,14 +19,14 @@ from muster.api.placement import Placement
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored, tested_within_h
-from muster.fleet.balloons.occupancy import Occupancy
+from muster.fleet.balloons.cache import Occupancy
 from muster.fleet.health.decide import History, decide
 from muster.fleet.health.mesh import CHECK as REACH
 from muster.fleet.health.peers import UNREACHED
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.health.record import finding_of
 from muster.fleet.preflight.config import PreflightConfig
-from muster.fleet.preflight.judge import read_test
+from muster.fleet.preflight.results import read_test
 from muster.fleet.preflight.snapshot import Attempts, NodeView, Refusal, TestView, View
 from muster.fleet.preflight.suspicion import FleetFigures, suspicion
 from muster.fleet.preflight.testpod import PREFIX, tolerations

@@ -15,10 +15,10 @@ from muster.kube.objects.meta import is_later
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.teams.config import Selector, TeamsConfig
-from muster.teams.ordered import Names
 from muster.teams.plan import Caution, Change
 from muster.teams.poolstate import Held, PoolState
 from muster.teams.record import UNOWNED, claim_of
+from muster.teams.sorted_names import Names
 from muster.teams.usage import PodUse, Rank, nodes_of, use_of
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from muster.api.names import LABEL_BALLOON
 from muster.api.placement import Placement
-from muster.fleet.balloons.decide import Balloon
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL
+from muster.fleet.balloons.snapshot import Balloon
 from muster.kube.clock import steady_time
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.resources import pod_request

@@ -8,7 +8,7 @@ import msgspec
 
 from muster.api.trust import GPU
 from muster.fleet.preflight.config import PreflightConfig
-from muster.fleet.preflight.judge import read_test
+from muster.fleet.preflight.results import read_test
 from muster.fleet.preflight.testpod import tolerations
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from muster.fleet.preflight.knowledge import Knowledge
+from muster.fleet.preflight.cache import Knowledge
+from muster.fleet.preflight.events import Teller
 from muster.fleet.preflight.metrics import PreflightMetrics
 from muster.fleet.preflight.suspicion import outlying
-from muster.fleet.preflight.telling import Teller
 
 COMPARE_S = 600.0
 """The shortest interval between two comparisons."""

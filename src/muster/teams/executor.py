@@ -13,7 +13,7 @@ from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.objects.node import Node
 from muster.kube.objects.taints import NO_SCHEDULE, NodeChange
 from muster.kube.taintwriter import Outcome, TaintWriter
-from muster.teams.holdings import Holdings
+from muster.teams.cache import Holdings
 from muster.teams.metrics import TeamsMetrics
 from muster.teams.plan import Change
 from muster.teams.record import claim_of

@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from muster.fleet.scaling.providers.base import ProviderError
+from muster.fleet.providers.base import ProviderError
 from muster.fleet.scaling.snapshot import Failure, Fault, Group, Instance, PoolSpec
 
 TIMEOUT_S = 20.0

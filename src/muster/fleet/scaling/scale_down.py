@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster.fleet.scaling.growing import floor
 from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, Uncordon
-from muster.fleet.scaling.remembering import blocked, had, silent
+from muster.fleet.scaling.pool_memory import blocked, had, silent
+from muster.fleet.scaling.scale_up import floor
 from muster.fleet.scaling.snapshot import Group, NodeView, PoolMemory, PoolSpec
 from muster.fleet.scaling.states import NodeState, Tracked
 

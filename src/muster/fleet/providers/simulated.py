@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from muster.fleet.scaling.providers.base import ProviderError
+from muster.fleet.providers.base import ProviderError
 from muster.fleet.scaling.snapshot import Failure, Fault, Group, Instance, PoolSpec
 
 
