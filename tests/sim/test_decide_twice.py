@@ -36,10 +36,8 @@ RUNS = {
 }
 EVERY = 7
 """One in so many calls is checked: comparing snapshots takes longer than deciding."""
-MEMOS = {"Gains", "Matcher", "Refusals", "Vain"}
+MEMOS = {"Gains", "Matcher", "Refusals"}
 """The scheduler's memos are still part of its snapshot, so decide fills them; the second plan must not show it."""
-LAZY = {"_order", "_moved"}
-"""Fields of the scheduler's buckets that sort names when they are first read: the same names in either state."""
 VALUES = (type(None), bool, int, float, str, bytes)
 
 
@@ -66,7 +64,7 @@ def value_of(item: Any, above: tuple[int, ...] = ()) -> Any:
         fields += getattr(item, "__dict__", {}).items()
         if not fields:
             return type(item).__name__, repr(item)
-    return type(item).__name__, tuple((name, value_of(each, above)) for name, each in fields if name not in LAZY)
+    return type(item).__name__, tuple((name, value_of(each, above)) for name, each in fields)
 
 
 def twice(domain: str, decide: Callable[..., Any], decided: Counter[str]) -> Callable[..., Any]:

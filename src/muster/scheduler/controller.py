@@ -292,6 +292,7 @@ class SchedulerController:
             self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
         snapshot = self.state.snapshot(now)
         plan = decide(snapshot, now, self.settings)
+        self.state.searched(plan.searches)
         took_s = time.perf_counter() - started
         self._metrics.planned(plan, took_s, now)
         self._head_nodes.look(snapshot, plan, now)

@@ -59,6 +59,7 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Pla
         draft.wake_at,
         draft.starts,
         tuple(demands(snapshot, draft.waiting)),
+        draft.searches,
     )
 
 

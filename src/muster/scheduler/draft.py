@@ -13,6 +13,7 @@ from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.place import Groups, candidates
 from muster.scheduler.plan import Action, Refuse, Settings, TellToLeave, WritePlacement
 from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.preemption.searches import FailedSearch
 from muster.scheduler.queue.backfill import Start
 from muster.scheduler.queue.reservations import Reservations
 from muster.scheduler.reasons import Reason, Why
@@ -30,6 +31,7 @@ class Draft:
         written: gangs whose placement this plan writes.
         kept: nodes reserved for waiting gangs.
         short: gangs that lack nodes, in order: their slots by class, and whether the gang had lost nodes.
+        searches: failed searches for victims; None for a gang whose next search is due at once.
         giving_back: gangs in `short` that give their placement up if no victims are found.
     """
 
@@ -48,6 +50,7 @@ class Draft:
     kept: Reservations = field(init=False)
     short: list[tuple[Gang, Groups, bool]] = field(default_factory=list)
     giving_back: set[str] = field(default_factory=set)
+    searches: dict[str, FailedSearch | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)

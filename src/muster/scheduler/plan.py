@@ -8,6 +8,7 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import LeavingReason, Placement
+from muster.scheduler.preemption.searches import FailedSearch
 from muster.scheduler.queue.backfill import Start
 from muster.scheduler.queue.demand import Demand
 from muster.scheduler.reasons import Reason
@@ -169,6 +170,7 @@ class Plan(msgspec.Struct, frozen=True):
         wake_at: time of the next plan if no event comes first; None if only events matter.
         starts: when waiting gangs start, by key; unknown for gangs that are missing here.
         demands: conditions for cluster autoscalers.
+        searches: this plan's failed searches for victims, for `ClusterState.searched`; None: search again at once.
     """
 
     actions: tuple[Action, ...] = ()
@@ -177,3 +179,4 @@ class Plan(msgspec.Struct, frozen=True):
     wake_at: float | None = None
     starts: Mapping[str, Start] = {}
     demands: tuple[Demand, ...] = ()
+    searches: Mapping[str, FailedSearch | None] = {}

@@ -14,7 +14,7 @@ from muster.scheduler.nodes.buckets import BucketIndex
 from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.memo import Refusals
-from muster.scheduler.preemption.memo import Vain
+from muster.scheduler.preemption.searches import FailedSearch
 from muster.scheduler.queue.backfill import Gains
 
 QueueKey = frozenset[int]
@@ -54,7 +54,7 @@ class Snapshot:
         shown: keys of the gangs whose pods show a demand to autoscalers.
         budgets: disruption budgets for evictions.
         refusals: cached answers on gangs with rules about other pods.
-        vain: gangs for which a recent search found no victims.
+        searches: recent searches for victims that found none, by the key of the gang that needs the room.
         owners: team of each node that has one.
         borrowing: the borrowers in `movable`, by key.
         gangs_by_name: keys of the gangs of each `namespace/name`; several if a job was recreated.
@@ -77,7 +77,7 @@ class Snapshot:
     matcher: Matcher
     refusals: Refusals
     budgets: Budgets
-    vain: Vain
+    searches: Mapping[str, FailedSearch]
     owners: Mapping[str, str]
     borrowing: Mapping[str, Gang]
 

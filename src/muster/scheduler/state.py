@@ -31,7 +31,7 @@ from muster.scheduler.placement.memo import Refusals
 from muster.scheduler.pods.claims import Claims
 from muster.scheduler.pods.pod_class import ClassTable
 from muster.scheduler.pods.volumes import ClaimState
-from muster.scheduler.preemption.memo import Vain
+from muster.scheduler.preemption.searches import FailedSearch
 from muster.scheduler.queue.backfill import Gains, nodes_of
 from muster.scheduler.queue.queues import Queues
 from muster.scheduler.reasons import Reason, Why
@@ -58,7 +58,7 @@ class ClusterState:
         self._matcher = Matcher(team_key=team_key)
         self._gains = Gains()
         self._refusals = Refusals()
-        self._vain = Vain()
+        self._searches: dict[str, FailedSearch] = {}
         self._classes = ClassTable(trusting=trusting)
         self._trust = Trust() if trusting is not None else None
         self._table = NodeTable(self._classes, team_key, self._trust)
@@ -92,7 +92,7 @@ class ClusterState:
             matcher=self._matcher,
             refusals=self._refusals,
             budgets=self.budgets,
-            vain=self._vain,
+            searches=self._searches,
             owners=self._table.owners,
             borrowing=self._queues.borrowing,
         )
@@ -328,6 +328,14 @@ class ClusterState:
         """Record a dry run of evicting the whole gang, valid `until` then. `refused` is why not, "" if allowed."""
         gang.tried = Tried(until, refused)
 
+    def searched(self, searches: Mapping[str, FailedSearch | None]) -> None:
+        """Record the plan's searches for victims that found none; None: the gang's next search is due at once."""
+        for key, failed in searches.items():
+            if failed is None:
+                self._searches.pop(key, None)
+            elif key in self.gangs:
+                self._searches[key] = failed
+
     def eviction_ended(self, uid: str, error: str, retry_at: float) -> None:
         """Record that an eviction was admitted, or failed with `error` and is not retried before `retry_at`."""
         record = self.pods.get(uid)
@@ -373,7 +381,7 @@ class ClusterState:
     def _forget(self, gang: Gang) -> None:
         self._queues.remove(gang)
         self._refusals.forget(gang.key)
-        self._vain.forget(gang.key)
+        self._searches.pop(gang.key, None)
         self._shown.discard(gang.key)
         del self.gangs[gang.key]
         names = self._gangs_by_name[gang.full_name]

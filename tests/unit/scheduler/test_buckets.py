@@ -32,10 +32,13 @@ def test_names_are_never_out_of_order_nor_missing(rounds: list[list[str]], full:
     nodes = bucket()
     for name in reversed(MANY if full else []):
         nodes.add(name)
+    nodes.sort()
     assert list(nodes.in_order()) == sorted(nodes.names)
     for toggled in rounds:
         for name in toggled:
             (nodes.remove if name in nodes.names else nodes.add)(name)
+        assert list(nodes.in_order()) == sorted(nodes.names), "not kept in order yet"
+        nodes.sort()
         assert list(nodes.in_order()) == sorted(nodes.names)
 
 

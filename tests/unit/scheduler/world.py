@@ -241,7 +241,9 @@ class World:
     # What the scheduler does
 
     def decide(self) -> Plan:
-        return decide(self.state.snapshot(self.now), self.now, self.settings)
+        plan = decide(self.state.snapshot(self.now), self.now, self.settings)
+        self.state.searched(plan.searches)
+        return plan
 
     def gang(self, name: str) -> Gang:
         found = self.state.snapshot().find("default", name)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from muster.scheduler.nodes.node_class import BucketKey, NodeClass
 from muster.scheduler.pods.pod_class import HostPort
 
 RESORT_SHARE = 16
-"""If more than one in this many names moved, sorting all names is cheaper than inserting each."""
+"""If more than one in this many names moved, sorting all names is cheaper than merging them."""
+FEW_MOVED = 8
+"""Up to this many names are inserted one by one; with more, copying the list once is cheaper."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,17 +46,33 @@ class Bucket:
             self._moved.add(name)
 
     def in_order(self) -> Sequence[str]:
-        """Return the sorted names. After the first call the cost depends on what moved, not on the size."""
-        order = self._order
-        if order is None or len(self._moved) * RESORT_SHARE > len(order):
-            order = self._order = sorted(self.names)
+        """Return the sorted names; without cost if none moved since `sort`."""
+        return sorted(self.names) if self._order is None or self._moved else self._order
+
+    def sort(self) -> None:
+        """Keep the names in order. After the first call the cost depends on what moved, hardly on the size."""
+        order, moved = self._order, self._moved
+        if order is None or len(moved) * RESORT_SHARE > len(order):
+            self._order = sorted(self.names)
+        elif len(moved) > FEW_MOVED:
+            self._order = self._merged(order, moved)
         else:
-            for name in self._moved:
+            for name in moved:
                 at = bisect_left(order, name)
                 there = at < len(order) and order[at] == name
                 if name not in self.names and there:
                     del order[at]
                 elif name in self.names and not there:
                     order.insert(at, name)
-        self._moved.clear()
-        return order
+        moved.clear()
+
+    def _merged(self, order: list[str], moved: Iterable[str]) -> list[str]:
+        found: list[str] = []
+        at = 0
+        for name in sorted(moved):
+            to = bisect_left(order, name, at)
+            found += order[at:to]
+            at = to + (to < len(order) and order[to] == name)
+            if name in self.names:
+                found.append(name)
+        return found + order[at:]

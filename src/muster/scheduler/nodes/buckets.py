@@ -25,10 +25,16 @@ class BucketIndex(dict[BucketKey, Bucket]):
 
 
 class Buckets:
-    """Assigns every node to its bucket."""
+    """Assigns every node to its bucket.
 
-    def __init__(self, domains: Domains) -> None:
+    Args:
+        domains: topology domains of the nodes.
+        ordered: whether `sort` is called after changes, for readers that take nodes in order.
+    """
+
+    def __init__(self, domains: Domains, *, ordered: bool = False) -> None:
         self.all = BucketIndex(domains)
+        self._changed: dict[Bucket, None] | None = {} if ordered else None
         self._whole: dict[NodeClass, Bucket] = {}
         self._last: Bucket | None = None
 
@@ -64,9 +70,19 @@ class Buckets:
         """Put empty nodes that have no bucket into that of their class."""
         bucket = self._whole_bucket(node_class)
         bucket.add_all(names)
+        if self._changed is not None:
+            self._changed[bucket] = None
         if self.all.moved is not None:
             self.all.moved.extend(names)
         return bucket
+
+    def sort(self) -> None:
+        """Put the names of the buckets that changed in order."""
+        for bucket in self._changed or ():
+            if bucket.names:
+                bucket.sort()
+        if self._changed:
+            self._changed.clear()
 
     def _whole_bucket(self, node_class: NodeClass) -> Bucket:
         bucket = self._whole.get(node_class)
@@ -85,12 +101,16 @@ class Buckets:
             if old is not None:
                 self._leave(name, old)
             bucket.add(name)
+            if self._changed is not None:
+                self._changed[bucket] = None
             if self.all.moved is not None:
                 self.all.moved.append(name)
         return bucket
 
     def _leave(self, name: str, old: Bucket) -> None:
         old.remove(name)
+        if self._changed is not None:
+            self._changed[old] = None
         if not old.names:
             del self.all[old.key]
             if self._whole.get(old.node_class) is old:

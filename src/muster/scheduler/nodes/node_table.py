@@ -26,7 +26,7 @@ class NodeTable:
         self.domains = Domains(self.nodes)
         self.empty_domains = Domains(self.nodes)
         self._daemons = Daemons(classes)
-        self.buckets = Buckets(self.domains)
+        self.buckets = Buckets(self.domains, ordered=True)
         self.empty_buckets = Buckets(self.empty_domains)
         self._class_numbers = itertools.count()
         self._classes = NodeClasses(frozenset(), self._class_numbers)
@@ -292,6 +292,7 @@ class NodeTable:
         if newcomers:
             self._enter_whole(newcomers)
         self._dirty.clear()
+        self.buckets.sort()
         return rebuilt
 
     def _enter_whole(self, records: Sequence[NodeRecord]) -> None:

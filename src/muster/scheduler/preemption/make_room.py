@@ -19,6 +19,7 @@ from muster.scheduler.placement.place import Groups, Shortage, choose
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.preemption.choice import Victim, cheapest
 from muster.scheduler.preemption.eviction import Spending, may_go
+from muster.scheduler.preemption.searches import failed_search
 from muster.scheduler.preemption.victims import is_overdue, work_lost
 from muster.scheduler.queue.lending import debtors, is_lent, outranks
 
@@ -46,20 +47,21 @@ def make_room(
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
     missing = {cls: len(members) - room_for(draft, [cls], closed, beside)[cls] for cls, members in groups.items()}
-    vain = draft.snapshot.vain
-    known_until = vain.until(gang.key, missing, draft.now) if not stuck else None
-    if known_until is not None:
-        wake(draft, known_until)
+    known = draft.snapshot.searches.get(gang.key) if not stuck else None
+    if known is not None and known.covers(missing, draft.now):
+        wake(draft, known.until)
         return None
     first = {other.key for other in stuck}
     lower = [other for other in _may_leave(draft, gang) if other.key not in first]
     made = _of_those(draft, gang, groups, missing, stuck, lower, closed)
+    draft.searches[gang.key] = None
     if made is None:
         looked_at = len(draft.snapshot.borrowing) + sum(
             len(movable) for priority, movable in draft.snapshot.movable.items() if priority < gang.priority
         )
         if looked_at > CHOICE:
-            wake(draft, vain.note(gang.key, missing, draft.now, looked_at))
+            failed = draft.searches[gang.key] = failed_search(missing, draft.now, looked_at)
+            wake(draft, failed.until)
     return made
 
 

@@ -126,6 +126,7 @@ class Cluster:
         touched: dict[str, Run] = {}
         for _ in range(_ROUNDS_MAX):
             plan = self._planner(self._state.snapshot(), START_S + now, self._settings)
+            self._state.searched(plan.searches)
             self.plans += 1
             for key, start in plan.starts.items():
                 _foretell(self._runs[key], start)
