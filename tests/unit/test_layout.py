@@ -18,8 +18,6 @@ FOLDERS = sorted(
     if "__pycache__" not in file.parts
 )
 
-TYPED_CYCLES = [f"muster.scheduler.{name}" for name in ("placement.memo", "queue.backfill", "snapshot")]
-"""Cycles of imports for type checkers alone that are still to be broken."""
 
 ROLES = ("cache", "snapshot", "decide", "plan", "executor", "controller", "config", "metrics")
 DOMAINS = {
@@ -101,12 +99,8 @@ def reached(module: str, imports: dict[str, set[str]]) -> set[str]:
     return found
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports at run time."""
-    assert on_cycles(grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)) == []
-
-
-def test_imports_for_type_checkers_form_no_further_cycles() -> None:
-    """All imports, `if TYPE_CHECKING:` included. Take a module out of TYPED_CYCLES when its cycle is gone."""
-    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=False, cache_dir=None)
-    assert on_cycles(graph) == sorted(TYPED_CYCLES)
+@pytest.mark.parametrize("at_run_time", [True, False])
+def test_no_module_imports_itself_by_way_of_others(at_run_time: bool) -> None:
+    """Neither at run time, nor with the imports for type checkers alone."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=at_run_time, cache_dir=None)
+    assert on_cycles(graph) == []

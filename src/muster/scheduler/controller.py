@@ -42,6 +42,7 @@ from muster.scheduler.gangs.priority import job_facts
 from muster.scheduler.informers.budgets import BudgetWatch
 from muster.scheduler.informers.cluster import surroundings
 from muster.scheduler.informers.owners import WorkloadFollower
+from muster.scheduler.memo import EMPTY
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import (
     Bind,
@@ -144,7 +145,7 @@ class SchedulerController:
             shadow.changed = self._loop.wake
         if handover is not None:
             handover.changed = self._loop.wake
-        self.state = self._empty()
+        self.state, self._memo = self._empty(), EMPTY
 
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
         """Schedule until `stop` is set, or until cancelled when the lease is lost.
@@ -152,7 +153,7 @@ class SchedulerController:
         With a `term`, it first waits for requests of the previous leader to end, then lists everything again.
         """
         await self._loop.begin(term)
-        self.state = self._empty()
+        self.state, self._memo = self._empty(), EMPTY
         common: dict[str, Any] = {
             "clock": self._clock,
             "changed": self._loop.wake,
@@ -291,14 +292,15 @@ class SchedulerController:
         if self._handover is not None:
             self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
         snapshot = self.state.snapshot(now)
-        plan = decide(snapshot, now, self.settings)
+        plan = decide(snapshot, now, self.settings, self._memo)
+        self._memo = plan.memo
         self.state.searched(plan.searches)
         took_s = time.perf_counter() - started
         self._metrics.planned(plan, took_s, now)
         self._head_nodes.look(snapshot, plan, now)
         self._metrics.count_teams(self.state.teams)
         if self._lacks is not None:
-            self._lacks(tuple(lacking(snapshot, plan.waiting)))
+            self._lacks(tuple(lacking(snapshot, plan)))
         if self._shadow is not None:
             self._shadow.say(snapshot, plan)
         else:

@@ -25,6 +25,7 @@ from muster.scheduler.gangs.gang import Gang, Order
 from muster.scheduler.gangs.placed import carry_on
 from muster.scheduler.gangs.placements import is_leaving
 from muster.scheduler.gangs.slots import SlotReview, gives_back, old_pods, runs_nowhere
+from muster.scheduler.memo import EMPTY, Memo, recall, remember
 from muster.scheduler.placement.place import Groups, Shortage
 from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
 from muster.scheduler.pods.pod_class import PodClass
@@ -41,9 +42,12 @@ DEFAULTS = Settings()
 _Turn = tuple[Queue, int] | tuple[Gang, SlotReview, bool]
 
 
-def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Plan:
-    """Return the plan for this snapshot. `now` is in seconds since the epoch."""
-    draft = Draft(snapshot, now, settings)
+def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS, memo: Memo = EMPTY) -> Plan:
+    """Return the plan for this snapshot. `now` is in seconds since the epoch.
+
+    `memo` is that of an earlier plan. It saves work and does not change the plan.
+    """
+    draft = Draft(snapshot, now, settings, recall(snapshot, memo))
     free = [gang for gang in snapshot.attention.values() if not gang.writing]
     for gang in sorted(free, key=lambda gang: gang.order):
         carry_on(draft, gang)
@@ -60,6 +64,7 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Pla
         draft.starts,
         tuple(demands(snapshot, draft.waiting)),
         draft.searches,
+        remember(snapshot, draft.recalled),
     )
 
 
@@ -118,10 +123,9 @@ def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str]) -> None:
 
 def _choose(draft: Draft, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
     slots = {slot for slots in groups.values() for slot in slots}
-    return draft.snapshot.refusals.choose(
+    return draft.recalled.refusals.choose(
         gang.key,
         draft.ledger,
-        draft.snapshot,
         groups,
         reserved=reserved,
         failed=gang.failed_nodes,
@@ -161,7 +165,7 @@ def _let_join(draft: Draft) -> None:
             if gang.writing or gang.binding or gang.key in draft.leaving:
                 continue
             closed = draft.kept.closed_to(would_end_at(gang, draft.now))
-            chosen = room_for_joiners(draft.ledger, draft.snapshot.matcher, gang, closed)
+            chosen = room_for_joiners(draft.ledger, draft.recalled.matcher, gang, closed)
             if chosen:
                 write(draft, gang, chosen, reason="more members join")
             if len(chosen) < len(gang.joiners) and gang.elastic:
@@ -170,7 +174,7 @@ def _let_join(draft: Draft) -> None:
 
 def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
     behind = draft.kept.in_the_way(gang, groups)
-    impossible = draft.snapshot.refusals.impossible(gang.key, draft.snapshot, groups)
+    impossible = draft.recalled.refusals.impossible(gang.key, groups)
     if impossible is not None:
         why = Why.TOO_MANY_WAYS if impossible.gave_up else Why.MORE_THAN_THE_CLUSTER
         waits(draft, gang, Reason(why, impossible.need, impossible.have))
@@ -190,7 +194,7 @@ def _start(draft: Draft, gang: Gang, groups: Groups, closed: Collection[int] = (
     if not draft.snapshot.ending:
         return None
     beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
-    start = start_of(draft.snapshot, groups, room_for(draft, groups, closed, beside), draft.now)
+    start = start_of(draft.snapshot, draft.recalled.gains, groups, room_for(draft, groups, closed, beside), draft.now)
     if start is not None:
         draft.starts[gang.key] = start
     return start
@@ -241,7 +245,7 @@ def _blocks_another(draft: Draft, at: int) -> bool:
 def _shrink(draft: Draft, gang: Gang, groups: Groups) -> bool:
     """Continue without the slots that have no spare node, if the job allows it and enough others remain."""
     ledger = draft.ledger.fork()
-    chosen = as_many_as_fit(ledger, draft.snapshot.matcher, gang, groups)
+    chosen = as_many_as_fit(ledger, draft.recalled.matcher, gang, groups)
     lost = {slot for slots in groups.values() for slot in slots} - chosen.keys()
     if not continues_without(gang, len(lost)):
         return False

@@ -9,6 +9,7 @@ from muster.api.placement import LeavingReason
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import planned
 from muster.scheduler.gangs.slots import SlotReview
+from muster.scheduler.memo import Recalled
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.place import Groups, candidates
 from muster.scheduler.plan import Action, Refuse, Settings, TellToLeave, WritePlacement
@@ -26,6 +27,7 @@ class Draft:
 
     Attributes:
         ledger: the nodes' free room less what this plan uses.
+        recalled: what is known from the memo, and what this plan computes.
         repairs: gangs whose slots need other nodes, and whether their placement keeps its deadline.
         leaving: gangs that this plan asks to leave.
         written: gangs whose placement this plan writes.
@@ -38,6 +40,7 @@ class Draft:
     snapshot: Snapshot
     now: float
     settings: Settings
+    recalled: Recalled
     actions: list[Action] = field(default_factory=list)
     waiting: dict[str, Reason] = field(default_factory=dict)
     wake_at: float | None = None
@@ -54,7 +57,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
-        self.kept = Reservations(self.snapshot)
+        self.kept = Reservations(self.snapshot, self.recalled.matcher)
 
 
 def wake(draft: Draft, at: float) -> None:
@@ -124,7 +127,7 @@ def room_for(
     draft: Draft, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
 ) -> dict[PodClass, int]:
     """Return how many pods of each class fit, without closed node classes and nodes in `beside`."""
-    matcher = draft.snapshot.matcher
+    matcher = draft.recalled.matcher
     return {cls: sum(c.room for c in candidates(draft.ledger, matcher, cls, closed, beside)) for cls in classes}
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import LeavingReason, Placement
+from muster.scheduler.memo import EMPTY, Memo
 from muster.scheduler.preemption.searches import FailedSearch
 from muster.scheduler.queue.backfill import Start
 from muster.scheduler.queue.demand import Demand
@@ -171,6 +172,7 @@ class Plan(msgspec.Struct, frozen=True):
         starts: when waiting gangs start, by key; unknown for gangs that are missing here.
         demands: conditions for cluster autoscalers.
         searches: this plan's failed searches for victims, for `ClusterState.searched`; None: search again at once.
+        memo: argument of the next call of `decide`, to save work.
     """
 
     actions: tuple[Action, ...] = ()
@@ -180,3 +182,4 @@ class Plan(msgspec.Struct, frozen=True):
     starts: Mapping[str, Start] = {}
     demands: tuple[Demand, ...] = ()
     searches: Mapping[str, FailedSearch | None] = {}
+    memo: Memo = EMPTY

@@ -72,7 +72,8 @@ class Shadow:
         for key, reason in plan.waiting.items():
             gang = snapshot.gangs.get(key)
             if gang is not None and self._waits.get(key) is not reason.why:
-                log.info("shadow: %s: would wait: %s", gang.full_name, explain(snapshot, gang, reason=reason).summary)
+                said = explain(snapshot, gang, reason=reason, memo=plan.memo).summary
+                log.info("shadow: %s: would wait: %s", gang.full_name, said)
         self._waits = {key: reason.why for key, reason in plan.waiting.items()}
         self._said = {key: text for key, text in self._said.items() if key.rsplit("/", 2)[0] in snapshot.gangs}
 

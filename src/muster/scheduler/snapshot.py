@@ -12,10 +12,9 @@ from muster.scheduler.gangs.budgets import Budgets
 from muster.scheduler.gangs.gang import Gang, Order, PodRecord
 from muster.scheduler.nodes.buckets import BucketIndex
 from muster.scheduler.nodes.node_record import NodeRecord
-from muster.scheduler.placement.matching import Matcher
-from muster.scheduler.placement.memo import Refusals
+from muster.scheduler.persistent import Journal
+from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.preemption.searches import FailedSearch
-from muster.scheduler.queue.backfill import Gains
 
 QueueKey = frozenset[int]
 """Numbers of the pod classes of a gang's pending members. Gangs of one queue compete for the same nodes."""
@@ -49,14 +48,17 @@ class Snapshot:
         waiting: gangs that are not ready to be placed (pods missing, refused, gated), by key.
         movable: gangs on nodes that can be asked to leave, or were, by priority and key.
         ending: (end, key) of gangs on nodes with a time limit, the first to end first.
-        gains: cache of the room that each of those frees.
         joining: bound gangs with pending pods beyond their minimum, by the classes of those.
         shown: keys of the gangs whose pods show a demand to autoscalers.
         budgets: disruption budgets for evictions.
-        refusals: cached answers on gangs with rules about other pods.
         searches: recent searches for victims that found none, by the key of the gang that needs the room.
         owners: team of each node that has one.
         borrowing: the borrowers in `movable`, by key.
+        changed_gangs: gangs that changed, and those on nodes that changed.
+        team_key: key of the taint of nodes that a team owns.
+        pools: whether some nodes are in pools, so that pods that request devices may use only these.
+        epoch: another object once node classes or `pools` changed as a whole.
+        classes: pod classes in use when unused ones were last dropped; another object each time.
         gangs_by_name: keys of the gangs of each `namespace/name`; several if a job was recreated.
     """
 
@@ -71,15 +73,17 @@ class Snapshot:
     waiting: Mapping[str, Gang]
     movable: Mapping[int, Mapping[str, Gang]]
     ending: Sequence[tuple[float, str]]
-    gains: Gains
     joining: Mapping[QueueKey, Queue]
     shown: Collection[str]
-    matcher: Matcher
-    refusals: Refusals
     budgets: Budgets
     searches: Mapping[str, FailedSearch]
     owners: Mapping[str, str]
     borrowing: Mapping[str, Gang]
+    changed_gangs: Journal
+    team_key: str
+    pools: bool
+    epoch: object
+    classes: Collection[PodClass]
 
     def find(self, namespace: str, name: str) -> Gang | None:
         """Return the newest gang of that name, or the single pod of that name."""

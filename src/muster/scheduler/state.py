@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM
 from muster.api.placement import Placement
@@ -26,13 +27,12 @@ from muster.scheduler.gangs.training_jobs import Jobs
 from muster.scheduler.nodes.daemons import DaemonSet
 from muster.scheduler.nodes.node_table import NodeTable
 from muster.scheduler.nodes.trust import Trust
-from muster.scheduler.placement.matching import Matcher
-from muster.scheduler.placement.memo import Refusals
+from muster.scheduler.persistent import Journal
 from muster.scheduler.pods.claims import Claims
 from muster.scheduler.pods.pod_class import ClassTable
 from muster.scheduler.pods.volumes import ClaimState
 from muster.scheduler.preemption.searches import FailedSearch
-from muster.scheduler.queue.backfill import Gains, nodes_of
+from muster.scheduler.queue.backfill import nodes_of
 from muster.scheduler.queue.queues import Queues
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Snapshot
@@ -55,9 +55,7 @@ class ClusterState:
         self.claims = Claims()
         self.teams = TeamCounts()
         self._team_key = team_key
-        self._matcher = Matcher(team_key=team_key)
-        self._gains = Gains()
-        self._refusals = Refusals()
+        self._changed_gangs = Journal()
         self._searches: dict[str, FailedSearch] = {}
         self._classes = ClassTable(trusting=trusting)
         self._trust = Trust() if trusting is not None else None
@@ -86,15 +84,17 @@ class ClusterState:
             waiting=self._queues.waiting,
             movable=self._queues.movable,
             ending=self._queues.ending,
-            gains=self._gains,
             joining=self._queues.joining,
             shown=self._shown,
-            matcher=self._matcher,
-            refusals=self._refusals,
             budgets=self.budgets,
             searches=self._searches,
             owners=self._table.owners,
             borrowing=self._queues.borrowing,
+            changed_gangs=self._changed_gangs,
+            team_key=team_key,
+            pools=False,
+            epoch=object(),
+            classes=(),
         )
 
     def snapshot(self, now: float = 0.0) -> Snapshot:
@@ -118,18 +118,17 @@ class ClusterState:
                 self._shown.discard(key)
             if not gang.pods and gang.placement is None and not gang.writing:
                 self._forget(gang)
+        self._table.age(self._classes.ages, now)
+        if self._queues.movable or self._queues.ending:
+            self._changed_gangs.extend(self._dirty)
+            self._changed_gangs.extend(self._table.touched_gangs(self.pods))
+        elif self._dirty or self._table.touched:  # nothing is known of gangs where none can end
+            self._changed_gangs.skip()
         self._dirty.clear()
-        if self._gains:  # empty without time limits, as in most clusters
-            self._gains.forget(self._table.touched_gangs(self.pods))
         self.teams.look(self._table.touched, self._table.owners, self._table.nodes, self.pods, self.gangs)
-        if self._table.settle(self._classes.label_keys, self._classes.ages, now):
-            self._matcher.forget()
-            self._gains.clear()
-            self._refusals.clear()
-        if self._matcher.confine(pools=bool(self._table.pools)):
-            self._gains.clear()
-            self._refusals.clear()
-        self._refusals.next()
+        rebuilt, pools = self._table.settle(self._classes.label_keys), bool(self._table.pools)
+        if rebuilt or pools != self._snapshot.pools:
+            self._snapshot = replace(self._snapshot, epoch=object(), pools=pools)
         return self._snapshot
 
     def _touch(self, gang: Gang) -> None:
@@ -272,7 +271,7 @@ class ClusterState:
         for gang in self.gangs.values():
             used.update(gang.slot_class.values())
         gone = frozenset(self._classes.forget(used))
-        self._matcher.keep(used)
+        self._snapshot = replace(self._snapshot, classes=frozenset(used))
         self._classify([uid for uid, pod in self.pods.items() if pod.cls and pod.cls.matches & gone], self._now)
 
     def begin_bind(self, uid: str, node: str) -> None:
@@ -380,7 +379,6 @@ class ClusterState:
 
     def _forget(self, gang: Gang) -> None:
         self._queues.remove(gang)
-        self._refusals.forget(gang.key)
         self._searches.pop(gang.key, None)
         self._shown.discard(gang.key)
         del self.gangs[gang.key]

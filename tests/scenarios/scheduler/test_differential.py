@@ -20,6 +20,7 @@ from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.loading import load_state
+from muster.scheduler.memo import matcher_for
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.rules import Rules
 from muster.scheduler.plan import Bind
@@ -163,7 +164,7 @@ def _difference(state: ClusterState, theirs: Pod) -> str:
     ours = next((a.node for a in plan.actions if isinstance(a, Bind) and a.uid == theirs.uid), "")
     node, cls = theirs.spec.node_name, state.pods[theirs.uid].cls
     assert cls is not None
-    why = Rules(cls, Ledger(snapshot.buckets).layer, snapshot.matcher).why_not(node) if node else None
+    why = Rules(cls, Ledger(snapshot.buckets).layer, matcher_for(snapshot)).why_not(node) if node else None
     state.remove_pod(theirs.uid, 0.0)
     state.set_pod(theirs, 0.0)
     if bool(node) != bool(ours):

@@ -21,7 +21,7 @@ def world() -> World:
 
 def lacks(world: World) -> list[Lack]:
     plan = world.run()
-    return list(lacking(world.state.snapshot(), plan.waiting))
+    return list(lacking(world.state.snapshot(), plan))
 
 
 def counts(world: World) -> dict[str, int]:

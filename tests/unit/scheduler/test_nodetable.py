@@ -101,4 +101,4 @@ def test_room_is_never_another_than_a_new_leader_counts(steps: list[tuple[str, s
             continue  # without any pod of a gang a new leader does not know what its slots take
         assert seen(now.buckets) == seen(fresh.buckets)
         assert seen(now.empty_buckets) == seen(fresh.empty_buckets)
-        assert now.matcher.pools == fresh.matcher.pools
+        assert now.pools == fresh.pools

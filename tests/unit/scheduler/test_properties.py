@@ -201,6 +201,10 @@ class Cluster(RuleBasedStateMachine):
         self.world.forget_all()
 
     @invariant()
+    def never_another_plan_without_memo(self) -> None:
+        self.world.never_another_plan_without_memo()
+
+    @invariant()
     def never_over_capacity(self) -> None:
         used: Counter[str] = Counter()
         for pod in self.world.pods.values():

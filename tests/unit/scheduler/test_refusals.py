@@ -5,36 +5,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from muster.scheduler import memo
 from muster.scheduler.decide import decide
 from muster.scheduler.placement.candidates import Groups, Shortage
 from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.memo import Refusals
 from muster.scheduler.placement.place import choose, room_when_empty
+from muster.scheduler.plan import Plan
 from muster.scheduler.snapshot import Snapshot
 from tests.unit.scheduler.test_rules import apart, near, racks, spread, term
-from tests.unit.scheduler.world import World, node
+from tests.unit.scheduler.world import World, but_memo, node
 
 RACK, ZONE, HOST = "rack", "zone", "host"
 GANGS = ["alpha", "beta", "gamma"]
 NODES = [f"n{number}" for number in range(7)]
 
 
-class Forgetful(Refusals):
+class EveryTime(Refusals):
     """Looks at every node each time."""
 
-    def choose(self, key: str, ledger: Ledger, snapshot: Snapshot, groups: Groups, **asked: Any) -> Any:
-        return choose(ledger, snapshot.matcher, groups, **asked)
+    def __init__(self, snapshot: Snapshot, matcher: Matcher, known: Any) -> None:
+        super().__init__(snapshot, matcher, known)
+        self.snapshot, self.matcher = snapshot, matcher
 
-    def impossible(self, key: str, snapshot: Snapshot, groups: Groups) -> Shortage | None:
-        found = room_when_empty(Ledger(snapshot.empty_buckets), snapshot.matcher, groups)
+    def choose(self, key: str, ledger: Ledger, groups: Groups, **asked: Any) -> Any:
+        return choose(ledger, self.matcher, groups, **asked)
+
+    def impossible(self, key: str, groups: Groups) -> Shortage | None:
+        found = room_when_empty(Ledger(self.snapshot.empty_buckets), self.matcher, groups)
         return found if isinstance(found, Shortage) else None
 
 
@@ -69,6 +76,7 @@ class Waiting(RuleBasedStateMachine):
         self.world = World()
         self.sizes: dict[str, int] = {}
         self.others = 0
+        self.kept = Plan()
         for number, name in enumerate(NODES):
             self.world.set_node(self.node(name, number))
 
@@ -147,14 +155,16 @@ class Waiting(RuleBasedStateMachine):
     @invariant()
     def never_another_plan_than_without_what_was_kept(self) -> None:
         snapshot = self.world.state.snapshot()
-        kept = decide(snapshot, self.world.now, self.world.settings)
-        fresh = dataclasses.replace(snapshot, refusals=Forgetful())
-        assert kept == decide(fresh, self.world.now, self.world.settings)
+        self.kept = decide(snapshot, self.world.now, self.world.settings, self.kept.memo)
+        with patch.object(memo, "Refusals", EveryTime):
+            fresh = decide(snapshot, self.world.now, self.world.settings)
+        assert but_memo(self.kept) == but_memo(fresh)
+        assert but_memo(self.kept) == but_memo(decide(snapshot, self.world.now, self.world.settings))
 
     @invariant()
     def never_more_kept_than_gangs_that_wait(self) -> None:
         waiting = self.world.state.snapshot().gangs.keys()
-        assert set(self.world.state.snapshot().refusals.keys()) <= waiting
+        assert all(side.answers.keys() <= waiting for side in self.kept.memo.refusals)
 
 
 PROFILE = settings(

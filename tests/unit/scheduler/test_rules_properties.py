@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
+from muster.scheduler.memo import matcher_for
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.place import Shortage, choose
 from muster.scheduler.pods.pod_class import PodClass
@@ -165,7 +166,7 @@ def place(
         assert not cls.refusals
         groups.setdefault(cls, []).append(slot)
     snapshot = state.snapshot()
-    return choose(Ledger(snapshot.buckets), snapshot.matcher, groups)
+    return choose(Ledger(snapshot.buckets), matcher_for(snapshot), groups)
 
 
 PROFILE = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.scheduler.gangs.priority import JobFacts
+from muster.scheduler.memo import matcher_for
 from muster.scheduler.reasons import NodeWhy, Why
 from tests.unit.scheduler.world import GPU, World
 
@@ -117,6 +118,6 @@ def test_a_gang_uses_only_nodes_of_its_gpu_count(whole: int, gpus: int, fits: bo
         snapshot = world.state.snapshot()
         (bucket,) = snapshot.buckets.values()
         (cls,) = world.gang("train").counts
-        reason = snapshot.matcher.match(cls, bucket.node_class).reason
+        reason = matcher_for(snapshot).match(cls, bucket.node_class).reason
         assert reason is not None
         assert reason.why is NodeWhy.OTHER_GPU_COUNT

@@ -19,6 +19,7 @@ from muster.scheduler.decide import decide
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import bound_status, leaving_status, staying_status, timestamp
 from muster.scheduler.gangs.priority import JobFacts
+from muster.scheduler.memo import EMPTY
 from muster.scheduler.plan import (
     Bind,
     DeletePlacement,
@@ -61,6 +62,10 @@ def node(name: str, *, uid: str = "", gpus: int = 8, ready: bool = True, **chang
     )
 
 
+def but_memo(plan: Plan) -> Plan:
+    return msgspec.structs.replace(plan, memo=EMPTY)
+
+
 class World:
     """State, objects and time. `run` decides and carries out until nothing is left to do."""
 
@@ -75,7 +80,7 @@ class World:
         self.settings = Settings(
             bind_deadline_s=bind_deadline_s, hold_s=hold_s, team_key=team_key, preflight_required=tests_needed
         )
-        self.state = self._empty()
+        self.state, self.memo = self._empty(), EMPTY
         self.tested: dict[str, Preflight] = {}
         self.now = START
         self.nodes: dict[str, Node] = {}
@@ -241,9 +246,16 @@ class World:
     # What the scheduler does
 
     def decide(self) -> Plan:
-        plan = decide(self.state.snapshot(self.now), self.now, self.settings)
+        plan = decide(self.state.snapshot(self.now), self.now, self.settings, self.memo)
+        self.memo = plan.memo
         self.state.searched(plan.searches)
         return plan
+
+    def never_another_plan_without_memo(self) -> None:
+        """A lost memo changes no plan."""
+        snapshot = self.state.snapshot(self.now)
+        carried = decide(snapshot, self.now, self.settings, self.memo)
+        assert but_memo(carried) == but_memo(decide(snapshot, self.now, self.settings))
 
     def gang(self, name: str) -> Gang:
         found = self.state.snapshot().find("default", name)

@@ -94,9 +94,9 @@ class Reporter:
                 continue
             refreshed = refreshed or not news
             self._said[key] = reason.why
-            text = (
-                reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason, now=now).summary
-            )
+            text = reason.text()
+            if reason.why is not Why.BEHIND:
+                text = explain(snapshot, gang, reason=reason, now=now, memo=plan.memo).summary
             if news and self._stands.pop(key, "") != reason.why:  # else the previous leader reported it
                 self._event(gang, WARNING, "FailedScheduling", f"{text} [{reason.why}]")
             self._notify(gang, reason.why, text, now)

@@ -8,6 +8,7 @@ from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.what_if import best_kind
 from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.memo import matcher_for
 from muster.scheduler.plan import WritePlacement
 from muster.scheduler.pods.resources import WHOLE
 from muster.scheduler.state import ClusterState
@@ -18,8 +19,9 @@ _HOSTNAME = "kubernetes.io/hostname"
 def suppose_nodes(state: ClusterState, gang: Gang, count: int) -> int:
     """Add copies of the node that, empty, takes most pods of the gang; return how many, 0 if no node takes any."""
     snapshot = state.snapshot()
+    matcher = matcher_for(snapshot)
     for cls in gang.counts:
-        like = best_kind(snapshot, cls)
+        like = best_kind(snapshot, matcher, cls)
         if like is None:
             continue
         model = snapshot.nodes[next(iter(like.names))]

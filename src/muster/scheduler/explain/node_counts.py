@@ -10,6 +10,7 @@ import msgspec
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.ledger import Ledger, fits
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.rules import Rules, is_related
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import times_fits
@@ -33,6 +34,7 @@ class NodeCount(msgspec.Struct, frozen=True):
 
 def census(
     snapshot: Snapshot,
+    matcher: Matcher,
     cls: PodClass,
     *,
     reserved: Mapping[int, Gang],
@@ -49,9 +51,9 @@ def census(
     holders: Counter[str] = Counter()
     lent: Counter[str] = Counter()
     layer = Ledger(snapshot.buckets).layer
-    rules = Rules(cls, layer, snapshot.matcher) if is_related(cls, layer) else None
+    rules = Rules(cls, layer, matcher) if is_related(cls, layer) else None
     for bucket in snapshot.buckets.values():
-        match = snapshot.matcher.match(cls, bucket.node_class)
+        match = matcher.match(cls, bucket.node_class)
         if match.reason is not None:
             detail = "" if match.reason.why is NodeWhy.NOT_READY else match.reason.detail
             counts[match.reason.why, detail] += len(bucket.names)

@@ -77,7 +77,13 @@ def room(ledger: Ledger, matcher: Matcher, cls: PodClass, banned: Collection[str
 
 
 def changes(
-    snapshot: Snapshot, gang: Gang, cls: PodClass, need: int, have: int, beside: Collection[str] = ()
+    snapshot: Snapshot,
+    matcher: Matcher,
+    gang: Gang,
+    cls: PodClass,
+    need: int,
+    have: int,
+    beside: Collection[str] = (),
 ) -> tuple[Change, ...]:
     """Return changes that make room for `need` pods if `have` fit now; the least intrusive first.
 
@@ -88,11 +94,11 @@ def changes(
     if not gang.borrows and snapshot.owners and _room_if_borrowed(snapshot, cls, beside) >= need:
         found.append(Change(ChangeKind.BORROW))
     for why, (kind, mend) in _MENDED.items():
-        needed = _nodes_needed(_blocked_only_by(snapshot, cls, why, mend, beside), missing)
+        needed = _nodes_needed(_blocked_only_by(snapshot, matcher, cls, why, mend, beside), missing)
         if needed:
             found.append(Change(kind, needed))
-    found += _gangs_ending(snapshot, gang, cls, missing, beside)
-    like = best_kind(snapshot, cls)
+    found += _gangs_ending(snapshot, matcher, gang, cls, missing, beside)
+    like = best_kind(snapshot, matcher, cls)
     if like is not None:
         found.append(Change(ChangeKind.ADD_NODES, -(-missing // fits(cls, like))))
     else:
@@ -100,19 +106,19 @@ def changes(
     return tuple(found)
 
 
-def best_kind(snapshot: Snapshot, cls: PodClass) -> Bucket | None:
+def best_kind(snapshot: Snapshot, matcher: Matcher, cls: PodClass) -> Bucket | None:
     """Return the empty bucket of the nodes that take most pods of the class; None if no node takes any."""
     serving = [
         bucket
         for bucket in snapshot.empty_buckets.values()
-        if snapshot.matcher.match(cls, bucket.node_class).reason is None and fits(cls, bucket)
+        if matcher.match(cls, bucket.node_class).reason is None and fits(cls, bucket)
     ]
     return max(serving, key=lambda bucket: (fits(cls, bucket), -bucket.node_class.number), default=None)
 
 
 def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Change]:
     """Yield a change to fewer devices per node, if the pod requests more of one device than any node has."""
-    matcher = Matcher(pools=snapshot.matcher.pools)
+    matcher = Matcher(pools=snapshot.pools)
     for resource, wanted in cls.request.items():
         most = max((bucket.node_class.allocatable.get(resource, 0) for bucket in snapshot.buckets.values()), default=0)
         if "/" not in resource or not 0 < most < wanted:  # devices only: memory cannot be split this way
@@ -127,14 +133,14 @@ def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Ch
 
 def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: Collection[str]) -> Iterable[Change]:
     """Yield each constraint whose removal alone makes enough room."""
-    ledger, pools = Ledger(snapshot.buckets), snapshot.matcher.pools
+    ledger, pools = Ledger(snapshot.buckets), snapshot.pools
     for key, value in cls.selector.items():
         selector = {other: wanted for other, wanted in cls.selector.items() if other != key}
         if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, selector=selector), beside) >= need:
             yield Change(ChangeKind.DROP_SELECTOR, detail=f"{key}={value}")
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
-        if key in (snapshot.matcher.team_key, UNSCHEDULABLE.key) or key in CLOSING:
+        if key in (snapshot.team_key, UNSCHEDULABLE.key) or key in CLOSING:
             continue  # team and cordon have other changes; broken and untested nodes are never used
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
         if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, tolerations=more), beside) >= need:
@@ -143,7 +149,7 @@ def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: C
 
 def _room_if_borrowed(snapshot: Snapshot, cls: PodClass, beside: Collection[str]) -> int:
     """Return how many pods would fit if they tolerated every team's taint and did not require a team's nodes."""
-    key = snapshot.matcher.team_key
+    key = snapshot.team_key
     terms = cls.terms and tuple(
         msgspec.structs.replace(
             term, match_expressions=tuple(each for each in term.match_expressions if each.key != key)
@@ -157,7 +163,7 @@ def _room_if_borrowed(snapshot: Snapshot, cls: PodClass, beside: Collection[str]
         terms=tuple(said) or None,  # a term with only the team requirement is empty now
         tolerations=(*cls.tolerations, Toleration(key=key, operator="Exists")),
     )
-    matcher = Matcher(pools=snapshot.matcher.pools, team_key=key)
+    matcher = Matcher(pools=snapshot.pools, team_key=key)
     return room(Ledger(snapshot.buckets), matcher, borrowing, beside)
 
 
@@ -195,16 +201,21 @@ _MENDED: Mapping[NodeWhy, tuple[ChangeKind, Callable[[NodeClass], NodeClass]]] =
 
 
 def _blocked_only_by(
-    snapshot: Snapshot, cls: PodClass, why: NodeWhy, mend: Callable[[NodeClass], NodeClass], beside: Collection[str]
+    snapshot: Snapshot,
+    matcher: Matcher,
+    cls: PodClass,
+    why: NodeWhy,
+    mend: Callable[[NodeClass], NodeClass],
+    beside: Collection[str],
 ) -> list[int]:
     """Return for each node with a single fixable reason how many pods it would take."""
     times = []
-    matcher = Matcher(pools=snapshot.matcher.pools)
+    mended = Matcher(pools=snapshot.pools)
     for bucket in snapshot.buckets.values():
-        reason = snapshot.matcher.match(cls, bucket.node_class).reason
+        reason = matcher.match(cls, bucket.node_class).reason
         if reason is None or reason.why is not why:
             continue
-        match = matcher.match(cls, mend(bucket.node_class))
+        match = mended.match(cls, mend(bucket.node_class))
         if match.reason is None and fits(cls, bucket):
             times += [fits(cls, bucket)] * sum(match.serves(name) and name not in beside for name in bucket.names)
     return times
@@ -219,13 +230,15 @@ def _nodes_needed(times: list[int], missing: int) -> int:
     return 0
 
 
-def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, beside: Collection[str]) -> list[Change]:
+def _gangs_ending(
+    snapshot: Snapshot, matcher: Matcher, gang: Gang, cls: PodClass, missing: int, beside: Collection[str]
+) -> list[Change]:
     """Return the one gang whose end is enough (lowest priority, then smallest), else the fewest large ones."""
     gains: list[tuple[int, int, str]] = []
     known: _Known = {}
     for other in snapshot.gangs.values():
         if other is not gang:
-            gain = _gain(snapshot, other, cls, beside, known)
+            gain = _gain(snapshot, matcher, other, cls, beside, known)
             if gain:
                 gains.append((other.priority, gain, other.full_name))
     enough = [item for item in gains if item[1] >= missing]
@@ -240,7 +253,9 @@ def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, b
     return []
 
 
-def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str], known: _Known) -> int:
+def _gain(
+    snapshot: Snapshot, matcher: Matcher, gang: Gang, cls: PodClass, beside: Collection[str], known: _Known
+) -> int:
     """Return how many more pods of the class would fit without the gang."""
     if not gang.holds and len(gang.pending) == len(gang.pods):
         return 0  # the gang is not on any node
@@ -255,7 +270,7 @@ def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str]
         made = known.get((bucket, classes))
         if made is None:
             made = known[bucket, classes] = _room_made(cls, bucket, classes)
-        if made and snapshot.matcher.match(cls, bucket.node_class).serves(name):
+        if made and matcher.match(cls, bucket.node_class).serves(name):
             gain += made
     return gain
 

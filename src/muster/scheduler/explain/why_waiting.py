@@ -18,7 +18,9 @@ from muster.scheduler.explain.node_counts import NodeCount, census
 from muster.scheduler.explain.what_if import Change, ChangeKind, changes, room
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.slots import review
+from muster.scheduler.memo import EMPTY, Memo, matcher_for
 from muster.scheduler.placement.ledger import Ledger, fits
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import Groups, Shortage, choose
 from muster.scheduler.placement.rules import is_related
 from muster.scheduler.plan import Settings
@@ -103,6 +105,7 @@ def explain(
     supposed: bool = False,
     reason: Reason | None = None,
     settings: Settings | None = None,
+    memo: Memo = EMPTY,
 ) -> Explanation:
     """Explain one gang of the snapshot, or a hypothetical one (see `suppose`).
 
@@ -113,14 +116,16 @@ def explain(
         supposed: the snapshot is hypothetical (see `hypothetical`).
         reason: why it waits, if a plan has that already.
         settings: the scheduler's deadlines.
+        memo: that of the last plan, to save work.
     """
     start: Start | None = None
     if reason is None:
-        reason, start = _reason(snapshot, gang, now, settings or Settings())
+        reason, start = _reason(snapshot, gang, now, settings or Settings(), memo)
     if reason is None:
         return Explanation(gang.full_name, False, "", _not_waiting(gang, supposed=supposed))
     position, queued = _position(snapshot, gang)
-    groups = _groups(snapshot, gang)
+    matcher = matcher_for(snapshot, memo)
+    groups = _groups(snapshot, matcher, gang)
     if reason.why not in _ABOUT_NODES or not groups:
         return Explanation(
             gang.full_name,
@@ -135,15 +140,15 @@ def explain(
         )
     ledger = Ledger(snapshot.buckets)
     beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
-    cls, need, have = _shortest(snapshot, ledger, groups, beside)
+    cls, need, have = _shortest(matcher, ledger, groups, beside)
     behind = reason.why is Why.BEHIND
     if have >= need and not behind:
         text = f"would run: there is room for {counted(have, 'pod')} and it needs {need}"
         return Explanation(gang.full_name, False, "", text, need=need, have=have, position=position, queued=queued)
     head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
-    kept = _kept_for(snapshot, head) if head is not None else {}
-    counts = census(snapshot, cls, reserved=kept, beside=beside, gang=gang, now=now)
-    options = changes(snapshot, gang, cls, need, have, beside) if have < need else ()
+    kept = _kept_for(snapshot, matcher, head) if head is not None else {}
+    counts = census(snapshot, matcher, cls, reserved=kept, beside=beside, gang=gang, now=now)
+    options = changes(snapshot, matcher, gang, cls, need, have, beside) if have < need else ()
     whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
     headline, others = _headline(reason, need, have, whole, gang, options)
     return Explanation(
@@ -164,9 +169,11 @@ def explain(
     )
 
 
-def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> tuple[Reason | None, Start | None]:
+def _reason(
+    snapshot: Snapshot, gang: Gang, now: float, settings: Settings, memo: Memo
+) -> tuple[Reason | None, Start | None]:
     """Return why the gang waits, and when it starts; None for what is unknown."""
-    plan = decide(snapshot, now, settings)
+    plan = decide(snapshot, now, settings, memo)
     found = plan.waiting.get(gang.key)
     if found is not None or gang.queued_as is None:
         return found, starts_by(snapshot, plan, gang, now)
@@ -198,35 +205,35 @@ def _not_waiting(gang: Gang, *, supposed: bool) -> str:
     return f"{'would be' if supposed else 'about to be'} placed: there is room for all of it"
 
 
-def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
+def _groups(snapshot: Snapshot, matcher: Matcher, gang: Gang) -> Groups:
     """Return the slots that need a node, by class: all pending ones, or those whose node is not usable any more."""
     slots = list(gang.pending)
     if gang.placed:
-        slots = list(review(snapshot, Ledger(snapshot.buckets), gang).replace)
+        slots = list(review(snapshot, matcher, Ledger(snapshot.buckets), gang).replace)
     groups: dict[PodClass, list[int]] = {}
     for slot in sorted(slots):
         groups.setdefault(gang.pending_class[slot], []).append(slot)
     return groups
 
 
-def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups, beside: Collection[str]) -> tuple[PodClass, int, int]:
+def _shortest(matcher: Matcher, ledger: Ledger, groups: Groups, beside: Collection[str]) -> tuple[PodClass, int, int]:
     """Return the class that lacks most room, alone or beside the others: (class, need, have)."""
-    found = [(cls, len(slots), room(ledger, snapshot.matcher, cls, banned=beside)) for cls, slots in groups.items()]
+    found = [(cls, len(slots), room(ledger, matcher, cls, banned=beside)) for cls, slots in groups.items()]
     cls, need, have = max(found, key=lambda item: (item[1] - item[2], -item[0].number))
     if have >= need and (len(groups) > 1 or is_related(cls, ledger.layer)):
-        together = choose(ledger.fork(), snapshot.matcher, groups, taken=beside)
+        together = choose(ledger.fork(), matcher, groups, taken=beside)
         if isinstance(together, Shortage):
             return together.cls, together.need, together.have
     return cls, need, have
 
 
-def _kept_for(snapshot: Snapshot, head: Gang) -> dict[int, Gang]:
+def _kept_for(snapshot: Snapshot, matcher: Matcher, head: Gang) -> dict[int, Gang]:
     """Return the node classes that the head of the queue could use."""
     classes = {bucket.node_class.number: bucket.node_class for bucket in snapshot.buckets.values()}
     return {
         number: head
         for number, node_class in classes.items()
-        if any(snapshot.matcher.match(cls, node_class).reason is None for cls in head.counts)
+        if any(matcher.match(cls, node_class).reason is None for cls in head.counts)
     }
 
 

@@ -116,7 +116,7 @@ def _await_room(draft: Draft, gang: Gang) -> None:
     blocker = gang.blocker()
     if blocker is not None:
         waits(draft, gang, blocker)
-    look = vacating(draft.snapshot, gang, draft.now, draft.settings, draft.leaving)
+    look = vacating(draft.snapshot, draft.recalled.matcher, gang, draft.now, draft.settings, draft.leaving)
     if blocker is None and not look.names and not look.hopeless:
         write(draft, gang, {}, reason="the nodes are free")
         return
@@ -125,7 +125,7 @@ def _await_room(draft: Draft, gang: Gang) -> None:
         if not any(member.node for member in gang.current.values()):
             draft.actions.append(DeletePlacement(gang.key, placement, "its nodes did not become free"))
         elif blocker is None:
-            draft.repairs.append((gang, review(draft.snapshot, draft.ledger, gang), False))
+            draft.repairs.append((gang, review(draft.snapshot, draft.recalled.matcher, draft.ledger, gang), False))
         return
     wake(draft, deadline)
     untried = [other for other in (*look.tell, *look.remove) if not is_tried(other, draft.now)]
@@ -208,7 +208,7 @@ def _finish_open(draft: Draft, gang: Gang) -> None:
     if blocker is not None:
         waits(draft, gang, blocker)
         return
-    looked = review(draft.snapshot, draft.ledger, gang)
+    looked = review(draft.snapshot, draft.recalled.matcher, draft.ledger, gang)
     if looked.replace:
         if not gang.binding and not _give_up(draft, gang, looked, keep_deadline=True):
             draft.repairs.append((gang, looked, True))
@@ -261,7 +261,7 @@ def _restart(draft: Draft, gang: Gang) -> None:
     if gang.blocker() is not None:
         report_blocker(draft, gang)
         return
-    looked = review(draft.snapshot, draft.ledger, gang)
+    looked = review(draft.snapshot, draft.recalled.matcher, draft.ledger, gang)
     if not _give_up(draft, gang, looked, keep_deadline=False):
         draft.repairs.append((gang, looked, False))
 

@@ -11,6 +11,7 @@ from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.ledger import Ledger, fits
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.rules import intruded
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import WHOLE, short_of
@@ -40,7 +41,7 @@ class SlotReview:
     unsettled: set[int] = field(default_factory=set)
 
 
-def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
+def review(snapshot: Snapshot, matcher: Matcher, ledger: Ledger, gang: Gang) -> SlotReview:
     """Review every slot that has a pending pod."""
     result = SlotReview()
     for slot, member in sorted(gang.pending.items()):
@@ -48,7 +49,9 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
         if placed is None:
             result.replace[slot] = NodeReason(NodeWhy.GONE, "never placed")
             continue
-        reason = unusable(snapshot, gang, slot, member, placed) or _intruded(ledger, gang, slot, member, placed[0])
+        reason = unusable(snapshot, matcher, gang, slot, member, placed) or _intruded(
+            ledger, gang, slot, member, placed[0]
+        )
         if reason is None:
             node = snapshot.nodes[placed[0]]
             busy = _room_for(snapshot, ledger, gang, slot, member, node)
@@ -87,7 +90,7 @@ def runs_nowhere(gang: Gang) -> bool:
 
 
 def unusable(
-    snapshot: Snapshot, gang: Gang, slot: int, member: PodRecord, placed: tuple[str, str]
+    snapshot: Snapshot, matcher: Matcher, gang: Gang, slot: int, member: PodRecord, placed: tuple[str, str]
 ) -> NodeReason | None:
     """Return why the slot's node is not usable any more, apart from room on it; None if it is usable."""
     name, uid = placed
@@ -99,7 +102,7 @@ def unusable(
     if (slot, name) in gang.failed_nodes:
         return NodeReason(NodeWhy.BIND_FAILED, name)
     assert member.cls is not None
-    match = snapshot.matcher.match(member.cls, node.node_class)
+    match = matcher.match(member.cls, node.node_class)
     if match.reason is not None and match.reason.why not in _NO_REASON_TO_MOVE:
         return match.reason
     return None if match.admits(name) else NodeReason(NodeWhy.EXCLUDED, name)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.domains import Domains
 from muster.scheduler.nodes.node_class import BucketKey, NodeClass, bucket_key
+from muster.scheduler.persistent import Journal
 from muster.scheduler.pods.pod_class import HostPort
 
 
@@ -14,14 +15,14 @@ class BucketIndex(dict[BucketKey, Bucket]):
     """Buckets by key, with the topology domains of their nodes.
 
     Attributes:
-        moved: nodes that came, went, changed buckets or got other labels; None while no reader uses it.
+        journal: nodes that came, went, changed buckets or got other labels.
     """
 
     def __init__(self, domains: Domains) -> None:
         """Create an index without buckets."""
         super().__init__()
         self.domains = domains
-        self.moved: list[str] | None = None
+        self.journal = Journal()
 
 
 class Buckets:
@@ -58,8 +59,7 @@ class Buckets:
             return self._enter(name, old, self._last)
         if old is not None:
             self._leave(name, old)
-            if self.all.moved is not None:
-                self.all.moved.append(name)
+            self.all.journal.extend((name,))
         return None
 
     def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
@@ -72,8 +72,7 @@ class Buckets:
         bucket.add_all(names)
         if self._changed is not None:
             self._changed[bucket] = None
-        if self.all.moved is not None:
-            self.all.moved.extend(names)
+        self.all.journal.extend(names)
         return bucket
 
     def sort(self) -> None:
@@ -103,8 +102,7 @@ class Buckets:
             bucket.add(name)
             if self._changed is not None:
                 self._changed[bucket] = None
-            if self.all.moved is not None:
-                self.all.moved.append(name)
+            self.all.journal.extend((name,))
         return bucket
 
     def _leave(self, name: str, old: Bucket) -> None:

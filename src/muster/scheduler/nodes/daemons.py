@@ -77,7 +77,7 @@ class Daemons:
     def forget(self) -> None:
         """Drop cached results, after DaemonSets or node classes changed."""
         self._missing.clear()
-        self._matcher.forget()
+        self._matcher = Matcher()
 
     def came(self, pod: PodRecord, node: str) -> None:
         """Count a pod on the node."""

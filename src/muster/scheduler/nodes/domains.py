@@ -6,10 +6,10 @@ A domain is the set of nodes with the same value of a label. Nodes without the l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from muster.scheduler.nodes.node_record import NodeRecord
+from muster.scheduler.persistent import Journal
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import Peers, Term
 
@@ -18,20 +18,6 @@ Subject = Peers | Term
 Labels = Mapping[str, str]
 _NONE: Counter[str] = Counter()
 _NO_LABELS: Labels = {}
-_LOOKED_BACK = 1000
-"""Number of node changes (or of nodes, if larger) that are remembered for universes that are not up to date."""
-_UNIVERSES = 64
-"""Size of the cache of universes; rules beyond it are computed again."""
-
-
-@dataclass(slots=True)
-class Universe:
-    """Domains of a spread constraint: those with nodes. `stamp` changes when the set of domains changes."""
-
-    stamp: int = 0
-    nodes: Counter[str] = field(default_factory=Counter)
-    of: dict[str, str] = field(default_factory=dict)
-    at: int = -1
 
 
 class Domains:
@@ -42,6 +28,7 @@ class Domains:
 
     Attributes:
         clock: changes with every update.
+        journal: nodes that came, went, or changed their class or domains.
         came: clock when pods of a set last came, went or began to terminate; only sets with pods.
         against: clock when pods with anti-affinity to a set last came or went; only sets with such pods.
         relabelled: how often nodes with pods changed labels; `moved`: how often any node did.
@@ -59,9 +46,7 @@ class Domains:
         self._keys_about: dict[Peers, dict[str, None]] = {}
         self._leaving: dict[str, tuple[str, PodClass]] = {}
         self._left: dict[Peers, Counter[str]] = {}
-        self._universes: dict[object, Universe] = {}
-        self._touched: list[str] = []
-        self._dropped = 0
+        self.journal = Journal()
 
     def count(self, cls: PodClass, node: str, number: int = 1) -> None:
         """Add `number` pods of the class on the node; a negative number removes them."""
@@ -150,47 +135,7 @@ class Domains:
     def touch(self, nodes: Collection[str]) -> None:
         """Record that nodes came, went, or changed their class or domains."""
         self.clock += len(nodes)
-        if self._universes:
-            self._touched.extend(nodes)
-            if len(self._touched) > max(_LOOKED_BACK, len(self.nodes)):
-                self._dropped += len(self._touched)
-                self._touched.clear()
-
-    def universe(self, what: object, domain_of: Callable[[str], str | None]) -> Universe:
-        """Return the domains of a rule, cached under `what`; updates cost only the nodes that changed."""
-        known = self._universes.pop(what, None) or Universe(self.clock)
-        self._universes[what] = known
-        if len(self._universes) > _UNIVERSES:
-            del self._universes[next(iter(self._universes))]
-        end = self._dropped + len(self._touched)
-        if known.at < self._dropped:
-            before, known.of = known.nodes.keys(), {}
-            for node in self.nodes:
-                domain = domain_of(node)
-                if domain is not None:
-                    known.of[node] = domain
-            known.nodes = Counter(known.of.values())
-            if before != known.nodes.keys():
-                known.stamp = self.clock + 1
-        elif known.at < end:
-            self._look_again(known, dict.fromkeys(self._touched[known.at - self._dropped :]), domain_of)
-        known.at = end
-        return known
-
-    def _look_again(self, known: Universe, touched: Iterable[str], domain_of: Callable[[str], str | None]) -> None:
-        for node in touched:
-            before = known.of.pop(node, None)
-            after = domain_of(node) if node in self.nodes else None
-            if after is not None:
-                known.of[node] = after
-            if before == after:
-                continue
-            for domain, number in ((before, -1), (after, 1)):
-                if domain is not None:
-                    had = domain in known.nodes
-                    _add(known.nodes, domain, number)
-                    if had != (domain in known.nodes):
-                        known.stamp = self.clock + 1
+        self.journal.extend(nodes)
 
     def copy(self) -> Domains:
         """Return independent counts over the same nodes."""

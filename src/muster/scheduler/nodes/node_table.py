@@ -89,8 +89,16 @@ class NodeTable:
             node.judged = None
             self._dirty[name] = None
 
-    def _age(self, trust: Trust, ages: frozenset[int], now: float) -> None:
-        """Update the test age of touched nodes, and of those whose age bracket ends now."""
+    def age(self, ages: frozenset[int], now: float) -> None:
+        """Update the test age of touched nodes, and of those whose age bracket ends now.
+
+        Args:
+            ages: maximum test ages in hours that pods require.
+            now: seconds since the epoch.
+        """
+        trust = self._trust
+        if trust is None:
+            return
         if ages != trust.ages:
             trust.ages = ages
             self._dirty.update(dict.fromkeys(self.nodes))
@@ -237,16 +245,8 @@ class NodeTable:
             yield from (pods[uid].gang for uid in record.pods if uid in pods)
             yield from (key for key, _ in record.holds)
 
-    def settle(self, label_keys: frozenset[str], ages: frozenset[int] = frozenset(), now: float = 0.0) -> bool:
-        """Update the buckets; return whether all node classes were rebuilt because pods read more labels.
-
-        Args:
-            label_keys: labels that pods read.
-            ages: maximum test ages in hours that pods require.
-            now: seconds since the epoch, for these.
-        """
-        if self._trust is not None:
-            self._age(self._trust, ages, now)
+    def settle(self, label_keys: frozenset[str]) -> bool:
+        """Update the buckets; return whether all node classes were rebuilt because pods read more labels."""
         rebuilt = label_keys != self._classes.label_keys
         if rebuilt:
             self._classes = NodeClasses(label_keys, self._class_numbers)
@@ -325,8 +325,8 @@ class NodeTable:
             domains.move(name, labels, domains.labels(name))
         record = self.nodes[name]
         for index, bucket in ((self.buckets.all, record.bucket), (self.empty_buckets.all, record.empty_bucket)):
-            if index.moved is not None and bucket is not None:
-                index.moved.append(name)
+            if bucket is not None:
+                index.journal.extend((name,))
 
     def _record(self, name: str) -> NodeRecord:
         record = self.nodes.get(name)

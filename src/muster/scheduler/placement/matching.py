@@ -5,8 +5,8 @@ Meaning of taints, selectors and affinity: Kubernetes pages "Taints and Tolerati
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM
 from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm
@@ -15,6 +15,8 @@ from muster.kube.objects.selectors import Requirement, SelectorError, node_term_
 from muster.kube.objects.taints import PREFER_NO_SCHEDULE, find_untolerated_taint
 from muster.scheduler.nodes.node_class import NEEDS_NONE, NodeClass
 from muster.scheduler.nodes.pools import Pool, devices
+from muster.scheduler.nodes.universes import Universe, Universes, Which
+from muster.scheduler.persistent import PersistentMap
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import CORE, short_of
 from muster.scheduler.reasons import NodeReason, NodeWhy
@@ -48,53 +50,73 @@ class Match:
         return self.names is None or any(_name_meets(group, name) for group in self.names)
 
 
-class Matcher:
-    """Cache of verdicts.
+Pair = tuple[PodClass, NodeClass]
 
-    Attributes:
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Memo of a `Matcher`: verdicts on pairs of classes, and of their selectors alone; domains that count."""
+
+    matches: PersistentMap[Pair, Match] = field(default_factory=PersistentMap)
+    selections: PersistentMap[Pair, Match] = field(default_factory=PersistentMap)
+    universes: Mapping[Which, Universe] = field(default_factory=dict)
+
+    def of(self, classes: Collection[PodClass]) -> Verdicts:
+        """Return only the verdicts on these pod classes."""
+        return replace(
+            self,
+            matches=PersistentMap({pair: match for pair, match in self.matches.items() if pair[0] in classes}),
+            selections=PersistentMap({pair: match for pair, match in self.selections.items() if pair[0] in classes}),
+        )
+
+
+NO_VERDICTS = Verdicts()
+
+
+class Matcher:
+    """Gives verdicts on pairs of classes, each computed once.
+
+    Args:
         pools: some nodes are in pools, so pods that request devices may use only these.
         team_key: key of the taint of nodes that a team owns.
+        verdicts: those of an earlier matcher with the same settings.
+
+    Attributes:
+        universes: domains that count for spread constraints.
     """
 
-    def __init__(self, *, pools: bool = False, team_key: str = LABEL_TEAM) -> None:
+    def __init__(self, *, pools: bool = False, team_key: str = LABEL_TEAM, verdicts: Verdicts = NO_VERDICTS) -> None:
         self.pools = pools
         self.team_key = team_key
-        self._known: dict[tuple[PodClass, NodeClass], Match] = {}
-        self._selected: dict[tuple[PodClass, NodeClass], Match] = {}
+        self._verdicts = verdicts
+        self._known, self._recent = verdicts.matches.base, dict(verdicts.matches.recent)
+        self._selected = dict(verdicts.selections.recent)
+        self.universes = Universes(verdicts.universes)
 
     def match(self, pod: PodClass, node: NodeClass) -> Match:
         """Return the verdict on the two classes."""
         key = (pod, node)
-        found = self._known.get(key)
+        found = self._known.get(key) or self._recent.get(key)
         if found is None:
-            found = self._known[key] = _match(pod, node, self.team_key, pools=self.pools)
+            found = self._recent[key] = _match(pod, node, self.team_key, pools=self.pools)
         return found
 
     def selects(self, pod: PodClass, node: NodeClass, name: str) -> bool:
         """Return whether nodeSelector and required node affinity accept the node."""
         key = (pod, node)
-        found = self._selected.get(key)
+        found = self._verdicts.selections.base.get(key) or self._selected.get(key)
         if found is None:
             found = self._selected[key] = _selection(pod, node)
         return found.serves(name)
 
-    def confine(self, *, pools: bool) -> bool:
-        """Set whether there are pools; return whether this changed, which drops the verdicts."""
-        changed = pools != self.pools
-        if changed:
-            self.pools = pools
-            self._known.clear()
-        return changed
-
-    def keep(self, classes: Collection[PodClass]) -> None:
-        """Drop verdicts on all other pod classes."""
-        self._known = {key: match for key, match in self._known.items() if key[0] in classes}
-        self._selected = {key: match for key, match in self._selected.items() if key[0] in classes}
-
-    def forget(self) -> None:
-        """Drop all verdicts, after node classes changed."""
-        self._known.clear()
-        self._selected.clear()
+    @property
+    def verdicts(self) -> Verdicts:
+        """All verdicts, for the next matcher. This one must not be used afterwards."""
+        known, universes = self._verdicts, self.universes.known
+        if len(self._recent) > len(known.matches.recent) or len(self._selected) > len(known.selections.recent):
+            matches, selections = known.matches.with_recent(self._recent), known.selections.with_recent(self._selected)
+            return Verdicts(matches, selections, universes)
+        return known if universes is known.universes else replace(known, universes=universes)
 
 
 class MatcherAfterHandover(Matcher):
@@ -105,6 +127,7 @@ class MatcherAfterHandover(Matcher):
 
     def __init__(self, now: Matcher) -> None:
         super().__init__(pools=now.pools, team_key=now.team_key)
+        self.universes = now.universes
         self._now = now
 
     def match(self, pod: PodClass, node: NodeClass) -> Match:

@@ -7,9 +7,9 @@ changes: a node's room for the gang's pods, a domain, or a pod that a rule selec
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.buckets import BucketIndex
@@ -18,14 +18,12 @@ from muster.scheduler.placement.candidates import Groups, Shortage
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.matching import Matcher, MatcherAfterHandover
 from muster.scheduler.placement.place import Failed, choose, room_when_empty
-from muster.scheduler.placement.room_tables import Openings, shape_of
+from muster.scheduler.placement.room_tables import Counted, Openings, openings, shape_of, updated
 from muster.scheduler.placement.rules import is_related
 from muster.scheduler.placement.spreading import Scope
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import NONE
-
-if TYPE_CHECKING:
-    from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.snapshot import Snapshot
 
 LOOKED_BACK = 1000
 """Up to this many changes (or the number of nodes) are applied one by one; with more, all is computed again."""
@@ -53,103 +51,120 @@ class _Answer:
     short: Shortage | None
 
 
+@dataclass(frozen=True, slots=True)
+class KnownRefusals:
+    """Memo of one side of `Refusals`.
+
+    Attributes:
+        tables: by shape, each with its position in the journal of the nodes; those used last are at the end.
+        counted: numbers counted from these tables.
+        answers: by gang key.
+        unasked: number of snapshots without a query since the last one.
+    """
+
+    tables: Mapping[object, tuple[int, Openings]] = field(default_factory=dict)
+    counted: Mapping[tuple[Openings, object], int] = field(default_factory=dict)
+    answers: Mapping[str, _Answer] = field(default_factory=dict)
+    unasked: int = 0
+
+
+NO_REFUSALS = KnownRefusals()
+
+
 class _Side:
     """Answers for one index of nodes: with the present pods, or without gangs."""
 
-    def __init__(self, bucket: Literal["bucket", "empty_bucket"]) -> None:
-        self._bucket = bucket
-        self._index: BucketIndex | None = None
-        self._tables: dict[object, Openings] = {}
-        self.answers: dict[str, _Answer] = {}
-        self._unasked = 0
+    def __init__(
+        self,
+        index: BucketIndex,
+        bucket: Literal["bucket", "empty_bucket"],
+        matcher: Matcher,
+        known: KnownRefusals,
+    ) -> None:
+        self._index, self._bucket, self._matcher, self._before = index, bucket, matcher, known
+        self._asked = False
+        self._tables: dict[object, tuple[int, Openings]] = {}
+        self.counted: Counted = {}
+        self._answers: dict[str, _Answer] = {}
 
-    def table(self, cls: PodClass, index: BucketIndex, matcher: Matcher) -> Openings:
+    def known(self, gangs: Mapping[str, object]) -> KnownRefusals:
+        """Return all that is known of these gangs, for the next snapshot."""
+        before = self._before
+        if not self._asked:
+            if not before.tables or before.unasked >= UNASKED:
+                return NO_REFUSALS
+            gone = not before.answers.keys() <= gangs.keys()
+            answers = {key: each for key, each in before.answers.items() if key in gangs} if gone else before.answers
+            return replace(before, answers=answers, unasked=before.unasked + 1)
+        tables = frozenset(table for _, table in self._tables.values())
+        return KnownRefusals(
+            self._tables,
+            {key: count for key, count in self.counted.items() if key[0] in tables},
+            {key: each for key, each in self._answers.items() if key in gangs},
+        )
+
+    def table(self, cls: PodClass) -> Openings:
         """Return the updated table for pods of this shape."""
-        self._unasked = 0
-        if self._index is None:
-            self._index, index.moved = index, []
-        self._catch_up()
+        if not self._asked:
+            self._asked = True
+            self._tables, self.counted = dict(self._before.tables), dict(self._before.counted)
+            self._answers = dict(self._before.answers)
         shape = shape_of(cls)
-        found = self._tables.pop(shape, None) or Openings(cls, index, matcher)
-        self._tables[shape] = found
+        known = self._tables.pop(shape, None)
+        found = self._updated(*known) if known is not None else openings(cls, self._index, self._matcher)
+        self._tables[shape] = self._index.journal.end, found
         if len(self._tables) > SHAPES:
             del self._tables[next(iter(self._tables))]
         return found
 
     def find(self, key: str, asked: _Asked, depends: tuple[object, ...]) -> _Answer | None:
-        """Return the cached answer to this query if it is still valid."""
-        answer = self.answers.get(key)
+        """Return the known answer to this query if it is still valid."""
+        answer = self._answers.get(key)
         return answer if answer is not None and answer.asked == asked and answer.depends == depends else None
 
     def keep(self, key: str, answer: _Answer) -> None:
-        """Cache an answer."""
-        self.answers[key] = answer
+        """Keep an answer; call it after `table`."""
+        self._answers[key] = answer
 
-    def drop(self, key: str) -> None:
-        """Drop an answer."""
-        self.answers.pop(key, None)
-
-    def next(self) -> None:
-        """Apply the changes up to this snapshot."""
-        self._unasked += 1
-        if self._unasked > UNASKED:
-            self.clear()
-        else:
-            self._catch_up()
-
-    def clear(self) -> None:
-        """Drop everything."""
-        self.answers.clear()
-        self._tables.clear()
-        if self._index is not None:
-            self._index.moved, self._index = None, None
-
-    def _catch_up(self) -> None:
-        if self._index is None or not self._index.moved:
-            return
-        moved, nodes = dict.fromkeys(self._index.moved), self._index.domains.nodes
-        self._index.moved.clear()
-        if len(moved) > max(LOOKED_BACK, len(nodes) // 4):
-            self._tables.clear()
+    def _updated(self, at: int, table: Openings) -> Openings:
+        journal, nodes = self._index.journal, self._index.domains.nodes
+        if at == journal.end:
+            return table
+        moved = journal.since(at)
+        if moved is None or len(moved) > max(LOOKED_BACK, len(nodes) // 4):
+            return openings(table.cls, self._index, self._matcher)
 
         def bucket_of(name: str) -> Bucket | None:
             found: Bucket | None = getattr(nodes[name], self._bucket) if name in nodes else None
             return found
 
-        for table in self._tables.values():
-            table.update(moved, bucket_of)
+        return updated(table, moved, self._index, self._matcher, bucket_of)
 
 
 class Refusals:
-    """Cached answers by gang key, for gangs with rules; kept by `ClusterState`, used by decide."""
+    """Answers for gangs with rules about other pods, each computed once while it is valid.
 
-    def __init__(self) -> None:
-        self._now, self._empty = _Side("bucket"), _Side("empty_bucket")
+    Args:
+        snapshot: the cluster.
+        matcher: matches pods to nodes.
+        known: answers about an earlier snapshot, with the present pods and without gangs.
+    """
 
-    def keys(self) -> set[str]:
-        """Return the gangs with cached answers."""
-        return {*self._now.answers, *self._empty.answers}
+    def __init__(self, snapshot: Snapshot, matcher: Matcher, known: tuple[KnownRefusals, KnownRefusals]) -> None:
+        self._snapshot, self._matcher = snapshot, matcher
+        self._now = _Side(snapshot.buckets, "bucket", matcher, known[0])
+        self._empty = _Side(snapshot.empty_buckets, "empty_bucket", matcher, known[1])
 
-    def forget(self, key: str) -> None:
-        """Drop the answers on a deleted gang."""
-        for side in (self._now, self._empty):
-            side.drop(key)
-
-    def clear(self) -> None:
-        """Drop all answers, because the node classes changed."""
-        for side in (self._now, self._empty):
-            side.clear()
-
-    def next(self) -> None:
-        """Start a new snapshot."""
-        for side in (self._now, self._empty):
-            side.next()
+    @property
+    def known(self) -> tuple[KnownRefusals, KnownRefusals]:
+        """All answers, for the next snapshot. This object must not be used afterwards."""
+        gangs = self._snapshot.gangs
+        return self._now.known(gangs), self._empty.known(gangs)
 
     def choose(
         self,
         key: str,
         ledger: Ledger,
-        snapshot: Snapshot,
         groups: Groups,
         *,
         reserved: Collection[int] = (),
@@ -158,15 +173,15 @@ class Refusals:
         given_up: Collection[Held] = (),
     ) -> dict[int, str] | Shortage:
         """Like `place.choose`, but cached. If the plan used room the gang could use, it searches again."""
-        matcher, index = snapshot.matcher, snapshot.buckets
+        matcher, index = self._matcher, self._snapshot.buckets
         kept: tuple[_Asked, tuple[object, ...]] | None = None
         if any(is_related(cls, ledger.layer) for cls in groups) and not _is_touched(ledger, groups, matcher):
-            tables = {cls: self._now.table(cls, index, matcher) for cls in groups}
+            tables = {cls: self._now.table(cls) for cls in groups}
             closed = frozenset(reserved).intersection(set().union(*(table.by_class for table in tables.values())))
             banned = frozenset(node for slot, node in failed if any(slot in slots for slots in groups.values()))
             asked = _Asked(_classes(groups), closed, banned.union(taken), tuple(given_up))
             if asked == _Asked(asked.classes):
-                short = _counted(groups, tables, index.domains)
+                short = self._counted(groups, tables)
                 if short is not None:
                     return short
             kept = (asked, _depends(tables, index.domains, matcher))
@@ -178,28 +193,28 @@ class Refusals:
             self._now.keep(key, _Answer(*kept, found))
         return found
 
-    def impossible(self, key: str, snapshot: Snapshot, groups: Groups) -> Shortage | None:
+    def impossible(self, key: str, groups: Groups) -> Shortage | None:
         """Return the shortage on the usable nodes without the gangs on them; None if there is none.
 
         Nodes that are closed only while they change hands count for pods that may use them under any owner.
         Otherwise a gang would lose its place in the queue to smaller ones whenever teams' shares change.
         """
-        short = self._impossible_now(key, snapshot, groups)
-        if short is None or not any(bucket.node_class.leaving for bucket in snapshot.empty_buckets.values()):
+        short, index = self._impossible_now(key, groups), self._snapshot.empty_buckets
+        if short is None or not any(bucket.node_class.leaving for bucket in index.values()):
             return short
-        found = room_when_empty(Ledger(snapshot.empty_buckets), MatcherAfterHandover(snapshot.matcher), groups)
+        found = room_when_empty(Ledger(index), MatcherAfterHandover(self._matcher), groups)
         return short if isinstance(found, Shortage) else None
 
-    def _impossible_now(self, key: str, snapshot: Snapshot, groups: Groups) -> Shortage | None:
-        matcher, index = snapshot.matcher, snapshot.empty_buckets
+    def _impossible_now(self, key: str, groups: Groups) -> Shortage | None:
+        matcher, index = self._matcher, self._snapshot.empty_buckets
         ledger = Ledger(index)
         if not any(is_related(cls, ledger.layer) for cls in groups):
             found = room_when_empty(ledger, matcher, groups)
             return found if isinstance(found, Shortage) else None
-        tables = {cls: self._empty.table(cls, index, matcher) for cls in groups}
+        tables = {cls: self._empty.table(cls) for cls in groups}
         if len(groups) == 1:
             cls, slots = next(iter(groups.items()))
-            have = tables[cls].allowed(cls, len(slots), index.domains)
+            have = tables[cls].allowed(cls, len(slots), index.domains, matcher, self._empty.counted)
             if have is not None:
                 return Shortage(cls, len(slots), have) if have < len(slots) else None
         asked, depends = _Asked(_classes(groups)), _depends(tables, index.domains, matcher)
@@ -210,27 +225,27 @@ class Refusals:
             self._empty.keep(key, answer)
         return answer.short
 
+    def _counted(self, groups: Groups, tables: dict[PodClass, Openings]) -> Shortage | None:
+        """Return the shortage that counting can show."""
+        domains = self._snapshot.buckets.domains
+        for cls, slots in groups.items():
+            have: int | None = tables[cls].room
+            if len(groups) == 1:
+                have = tables[cls].allowed(cls, len(slots), domains, self._matcher, self._now.counted)
+            if have is not None and have < len(slots):
+                return Shortage(cls, len(slots), have)
+        return None
+
 
 def _classes(groups: Groups) -> tuple[tuple[PodClass, int], ...]:
     return tuple((cls, len(slots)) for cls, slots in groups.items())
-
-
-def _counted(groups: Groups, tables: dict[PodClass, Openings], domains: Domains) -> Shortage | None:
-    """Return the shortage that counting can show."""
-    for cls, slots in groups.items():
-        have: int | None = tables[cls].room
-        if len(groups) == 1:
-            have = tables[cls].allowed(cls, len(slots), domains)
-        if have is not None and have < len(slots):
-            return Shortage(cls, len(slots), have)
-    return None
 
 
 def _depends(tables: dict[PodClass, Openings], domains: Domains, matcher: Matcher) -> tuple[object, ...]:
     """Return a value that changes when the answer may change, apart from this plan."""
     found: list[object] = [domains.relabelled]
     for cls, table in tables.items():
-        found += [table, table.stamp]
+        found.append(table)
         found += [
             (peers, domains.came.get(peers))
             for peers in sorted((cls.relations or NONE).about, key=lambda peers: peers.number)

@@ -7,11 +7,13 @@ one table. The results equal those of `with_pod_rules`, which visits all nodes e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.buckets import BucketIndex
 from muster.scheduler.nodes.domains import Domains
+from muster.scheduler.persistent import PersistentMap
 from muster.scheduler.placement.candidates import Candidate, preference
 from muster.scheduler.placement.ledger import fits
 from muster.scheduler.placement.matching import Match, Matcher
@@ -20,8 +22,10 @@ from muster.scheduler.placement.spreading import Scope
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import NONE, Spread
 
+BucketOf = Callable[[str], Bucket | None]
 _Offer = tuple[Match, int, tuple[int, ...]]
-Place = tuple[int, tuple[int, ...], tuple[str | None, ...]]
+_Values = tuple[str | None, ...]
+Place = tuple[int, tuple[int, ...], _Values]
 """Pods that a node takes, its preference, and its values of the labels that the rules use."""
 
 
@@ -48,61 +52,35 @@ def keys_of(cls: PodClass) -> tuple[str, ...]:
     return tuple(sorted(found | {rule.key for rule in (*asked.spread, *asked.even)}))
 
 
-class Openings:
-    """The nodes with room for pods of one shape, before rules about other pods.
+Counted = dict[tuple["Openings", object], int]
+"""Numbers that were counted from a version of a table; `what` says how."""
 
-    Args:
-        cls: one of the classes of that shape.
-        index: the nodes.
-        matcher: what nodes are to pods.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Openings:
+    """The nodes with room for pods of one shape, before rules about other pods. A version never changes.
 
     Attributes:
-        stamp: changes with every update.
+        cls: one of the classes of that shape.
+        keys: node labels that its rules use.
         room: number of pods these nodes take.
+        places: what each of these nodes takes.
         by_class: number of these nodes per node class, by its number.
+        by_values: by values of the labels: how many nodes take how many pods.
     """
 
-    def __init__(self, cls: PodClass, index: BucketIndex, matcher: Matcher) -> None:
-        self.stamp = 0
-        self.room = 0
-        self.by_class: Counter[int] = Counter()
-        self._cls, self._index, self._matcher = cls, index, matcher
-        self._keys = keys_of(cls)
-        self._places: dict[str, Place] = {}
-        self._by_values: dict[tuple[str | None, ...], Counter[int]] = {}
-        self._known: dict[object, int] = {}
-        for bucket in index.values():
-            offer = self._offer(bucket)
-            for name in bucket.names if offer is not None else ():
-                place = self._place(name, offer)
-                if place is not None:
-                    self._places[name] = place
-                    self._count(place, 1)
+    cls: PodClass
+    keys: tuple[str, ...]
+    room: int = 0
+    places: PersistentMap[str, Place] = field(default_factory=PersistentMap)
+    by_class: PersistentMap[int, int] = field(default_factory=PersistentMap)
+    by_values: PersistentMap[_Values, Mapping[int, int]] = field(default_factory=PersistentMap)
 
-    def update(self, names: Iterable[str], bucket_of: Callable[[str], Bucket | None]) -> None:
-        """Update these nodes, which may have changed buckets."""
-        offers: dict[Bucket, _Offer | None] = {}
-        for name in names:
-            bucket = bucket_of(name)
-            if bucket is not None and bucket not in offers:
-                offers[bucket] = self._offer(bucket)
-            offer = offers[bucket] if bucket is not None else None
-            before, after = self._places.get(name), self._place(name, offer)
-            if before != after:
-                self._count(before, -1)
-                self._count(after, 1)
-                if after is not None:
-                    self._places[name] = after
-                else:
-                    del self._places[name]
-                self.stamp += 1
-                self._known.clear()
-
-    def allowed(self, cls: PodClass, need: int, domains: Domains) -> int | None:
+    def allowed(self, cls: PodClass, need: int, domains: Domains, matcher: Matcher, counted: Counted) -> int | None:
         """Return how many of `need` pods of a class of this shape fit; None if only a trial can show it.
 
         The number is known if the class has at most one rule about itself, and its rules and those of others do not
-        involve any existing pod (see `is_met`).
+        involve any existing pod (see `is_met`). `counted` keeps numbers for further questions.
         """
         asked, own = cls.relations or NONE, own_rules(cls)
         if len(own) > 1 or (own and asked.near is not None) or is_met(cls, domains):
@@ -111,30 +89,32 @@ class Openings:
             return self.room
         if asked.near is not None and asked.near not in cls.matches:
             return 0
+
+        def once(what: object, count: Callable[[], int]) -> int:
+            key = (self, what)
+            if key not in counted:
+                counted[key] = count()
+            return counted[key]
+
         must = frozenset([*asked.near_keys, *(rule.key for rule in asked.spread)])
-        most = self._remember(("room", must), lambda: sum(times for _, times in self._sites(must)))
+        most = once(("room", must), lambda: sum(times for _, times in self._sites(must)))
         if most >= need and own and isinstance(own[0], Apart):
             key = own[0].key
-            most = min(most, self._remember(("apart", key, must), lambda: self._apart(key, must)))
+            most = min(most, once(("apart", key, must), lambda: self._apart(key, must)))
         elif most >= need and own:
             rule = next(rule for rule in asked.spread if rule.peers in cls.matches)
-            scope = Scope(rule, cls, domains, self._matcher)
+            scope = Scope(rule, cls, domains, matcher)
             what = ("even", scope.shape, scope.universe().stamp, rule.max_skew, rule.min_domains, must)
-            most = min(most, self._remember(what, lambda: self._even(rule, scope, must)))
+            most = min(most, once(what, lambda: self._even(rule, scope, must)))
         if asked.near is not None:
             near = asked.near_keys
-            most = min(most, self._remember(("near", near, must), lambda: self._near(near, must)))
+            most = min(most, once(("near", near, must), lambda: self._near(near, must)))
         return most
-
-    def _remember(self, what: object, count: Callable[[], int]) -> int:
-        if what not in self._known:
-            self._known[what] = count()
-        return self._known[what]
 
     def _sites(self, must: Collection[str]) -> Iterator[tuple[dict[str, str], int]]:
         """Yield domains of the nodes that have all these labels, with the number of pods they take together."""
-        for values, kinds in self._by_values.items():
-            labels = {key: value for key, value in zip(self._keys, values, strict=True) if value is not None}
+        for values, kinds in self.by_values.items():
+            labels = {key: value for key, value in zip(self.keys, values, strict=True) if value is not None}
             if all(key in labels for key in must):
                 yield labels, sum(times * count for times, count in kinds.items())
 
@@ -157,31 +137,95 @@ class Openings:
             together[tuple(labels[key] for key in keys)] += times
         return max(together.values(), default=0)
 
-    def _offer(self, bucket: Bucket) -> _Offer | None:
-        times = fits(self._cls, bucket)
-        match = self._matcher.match(self._cls, bucket.node_class) if times else None
-        if match is None or match.reason is not None:
-            return None
-        return match, times, preference(self._cls, Candidate(bucket, match, times, 1))
 
-    def _place(self, name: str, offer: _Offer | None) -> Place | None:
-        if offer is None or not offer[0].serves(name):
-            return None
-        labels = self._index.domains.labels(name)
-        return offer[1], offer[2], tuple(labels.get(key) for key in self._keys)
+def openings(cls: PodClass, index: BucketIndex, matcher: Matcher) -> Openings:
+    """Return the table of all nodes."""
+    keys = keys_of(cls)
+    change = _Change(Openings(cls, keys))
+    for bucket in index.values():
+        offer = _offer(cls, bucket, matcher)
+        for name in bucket.names if offer is not None else ():
+            place = _place(name, offer, index.domains, keys)
+            if place is not None:
+                change.move(name, None, place)
+    return change.made()
+
+
+def updated(
+    table: Openings, names: Iterable[str], index: BucketIndex, matcher: Matcher, bucket_of: BucketOf
+) -> Openings:
+    """Return the table after these nodes may have changed buckets; the same one if it holds for them as before."""
+    offers: dict[Bucket, _Offer | None] = {}
+    change = _Change(table)
+    for name in names:
+        bucket = bucket_of(name)
+        if bucket is not None and bucket not in offers:
+            offers[bucket] = _offer(table.cls, bucket, matcher)
+        offer = offers[bucket] if bucket is not None else None
+        before, after = table.places.get(name), _place(name, offer, index.domains, table.keys)
+        if before != after:
+            change.move(name, before, after)
+    return change.made()
+
+
+class _Change:
+    """Changes of a table, counted in a copy of what they touch."""
+
+    def __init__(self, table: Openings) -> None:
+        self._table = table
+        self._room = table.room
+        self._places: dict[str, Place | None] = {}
+        self._by_class: Counter[int] = Counter()
+        self._by_values: dict[_Values, Counter[int]] = {}
+
+    def move(self, name: str, before: Place | None, after: Place | None) -> None:
+        """Note another place for the node."""
+        self._places[name] = after
+        self._count(before, -1)
+        self._count(after, 1)
 
     def _count(self, place: Place | None, number: int) -> None:
         if place is None:
             return
         times, rank, values = place
-        self.room += times * number
-        self.by_class[rank[-1]] += number
-        kinds = self._by_values.setdefault(values, Counter())
+        self._room += times * number
+        self._by_class[rank[-1]] += number
+        kinds = self._by_values.get(values)
+        if kinds is None:
+            kinds = self._by_values[values] = Counter(self._table.by_values.get(values))
         kinds[times] += number
         if not kinds[times]:
             del kinds[times]
-        if not kinds:
-            del self._by_values[values]
+
+    def made(self) -> Openings:
+        """Return the version with these changes; the same one if there are none."""
+        table = self._table
+        if not self._places:
+            return table
+        by_class = {number: (table.by_class.get(number) or 0) + more for number, more in self._by_class.items()}
+        return Openings(
+            table.cls,
+            table.keys,
+            self._room,
+            table.places.with_changes(self._places),
+            table.by_class.with_changes({number: count or None for number, count in by_class.items()}),
+            table.by_values.with_changes({values: kinds or None for values, kinds in self._by_values.items()}),
+        )
+
+
+def _offer(cls: PodClass, bucket: Bucket, matcher: Matcher) -> _Offer | None:
+    times = fits(cls, bucket)
+    match = matcher.match(cls, bucket.node_class) if times else None
+    if match is None or match.reason is not None:
+        return None
+    return match, times, preference(cls, Candidate(bucket, match, times, 1))
+
+
+def _place(name: str, offer: _Offer | None, domains: Domains, keys: tuple[str, ...]) -> Place | None:
+    if offer is None or not offer[0].serves(name):
+        return None
+    labels = domains.labels(name)
+    return offer[1], offer[2], tuple(labels.get(key) for key in keys)
 
 
 def is_met(cls: PodClass, domains: Domains) -> bool:

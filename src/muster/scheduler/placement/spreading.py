@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 from muster.kube.objects.taints import find_untolerated_taint
-from muster.scheduler.nodes.domains import Domains, Layer, Universe
+from muster.scheduler.nodes.domains import Domains, Layer
+from muster.scheduler.nodes.universes import Universe
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import Spread
@@ -35,7 +36,7 @@ class Scope:
 
     def universe(self) -> Universe:
         """Return all domains that count."""
-        return self._base.universe(self.shape, self.domain_of)
+        return self._matcher.universes.of(self._base, self.shape, self.domain_of)
 
     def domain_of(self, name: str) -> str | None:
         """Return the domain in which the node counts; None if it does not."""

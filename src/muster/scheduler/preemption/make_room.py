@@ -74,9 +74,9 @@ def _of_those(
     lower: Sequence[Gang],
     closed: Collection[int],
 ) -> MadeRoom | None:
-    gains = draft.snapshot.gains
+    gains = draft.recalled.gains
     for cls, count in missing.items():  # the common case is too few candidates: do not visit each node for it
-        if sum(gains.serving(draft.snapshot, other, cls) for other in (*stuck, *lower)) < count:
+        if sum(gains.serving(other, cls) for other in (*stuck, *lower)) < count:
             return None
     few = _that_lose_least(draft, lower, missing)
     made = _choose(draft, gang, groups, missing, [*stuck, *few], len(stuck), closed)
@@ -100,7 +100,7 @@ def _that_lose_least(draft: Draft, gangs: Sequence[Gang], missing: Mapping[PodCl
             break
         found.append(gang)
         for cls in left:
-            left[cls] -= draft.snapshot.gains.serving(draft.snapshot, gang, cls)
+            left[cls] -= draft.recalled.gains.serving(gang, cls)
     return found
 
 
@@ -137,7 +137,7 @@ def _choose(
     leaving = tuple(other for other in may if other.key in chosen)
     nodes = choose(
         room.without(leaving),
-        draft.snapshot.matcher,
+        draft.recalled.matcher,
         groups,
         reserved=closed,
         failed=gang.failed_nodes,
@@ -216,7 +216,7 @@ class _Room:
         if node.node_class is None or node.node_class.number in self._closed or name in self._beside or node.fully_held:
             return nothing
         bucket = self._draft.ledger.room(node)
-        if bucket is None or not snapshot.matcher.match(cls, node.node_class).serves(name):
+        if bucket is None or not self._draft.recalled.matcher.match(cls, node.node_class).serves(name):
             return nothing
         before = fits(cls, bucket)
         leaving = {at for at, _ in self._on[name]}

@@ -12,6 +12,7 @@ from muster.scheduler.gangs.placements import is_leaving, is_open
 from muster.scheduler.gangs.priority import Rank
 from muster.scheduler.gangs.slots import unusable
 from muster.scheduler.nodes.node_record import NodeRecord
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import CORE
@@ -163,7 +164,12 @@ class Vacating(msgspec.Struct, frozen=True):
 
 
 def vacating(
-    snapshot: Snapshot, gang: Gang, now: float, settings: Settings, notified: Collection[str] = ()
+    snapshot: Snapshot,
+    matcher: Matcher,
+    gang: Gang,
+    now: float,
+    settings: Settings,
+    notified: Collection[str] = (),
 ) -> Vacating:
     """Check the nodes of all slots of the gang that need binding. `notified` are gangs that this plan asks to leave."""
     tell: dict[str, Gang] = {}
@@ -172,7 +178,7 @@ def vacating(
     hopeless = False
     for slot, member in gang.pending.items():
         placed = gang.placed.get(slot)
-        if placed is None or unusable(snapshot, gang, slot, member, placed) is not None:
+        if placed is None or unusable(snapshot, matcher, gang, slot, member, placed) is not None:
             hopeless = True
             continue
         node = snapshot.nodes[placed[0]]

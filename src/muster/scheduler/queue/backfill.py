@@ -7,19 +7,17 @@ the pod's start (Kubernetes: PodSpec). Without a limit, the end of a gang is unk
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.nodes.node_record import NodeRecord
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import Groups
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import times_fits
-
-if TYPE_CHECKING:
-    from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.snapshot import Snapshot
 
 START_SLACK_S = 60.0
 """From placed to running: images, volumes, rendezvous. If a gang takes longer, it ends that much later."""
@@ -72,70 +70,100 @@ def would_end_at(gang: Gang, now: float) -> float | None:
     return (gang.job.started_at or now + START_SLACK_S) + limit_s + gang.job.grace_s
 
 
+_ByClass = Mapping[str, Mapping[PodClass, int]]
+
+
+class KnownGains(msgspec.Struct, frozen=True):
+    """Memo of `Gains`, by gang and pod class; `at` is the position in the journal of changed gangs."""
+
+    at: int = 0
+    ends: _ByClass = {}
+    empty: _ByClass = {}
+
+
+NO_GAINS = KnownGains()
+
+
 class Gains:
-    """Cache of the room that the end of each gang frees; invalidated when its nodes change."""
+    """Computes the room that the end of each gang frees, once until something changes on its nodes.
 
-    def __init__(self) -> None:
-        self._known: dict[str, dict[PodClass, int]] = {}
-        self._serving: dict[str, dict[PodClass, int]] = {}
+    Args:
+        snapshot: the cluster.
+        matcher: matches pods to nodes.
+        known: gains of an earlier snapshot.
+    """
 
-    def __bool__(self) -> bool:
-        return bool(self._known or self._serving)
+    def __init__(self, snapshot: Snapshot, matcher: Matcher, known: KnownGains) -> None:
+        self._snapshot, self._matcher, self._before = snapshot, matcher, known
+        self._used = False
+        self._ends: dict[str, Mapping[PodClass, int]] = {}
+        self._empty: dict[str, Mapping[PodClass, int]] = {}
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Drop the entries of these gangs, because something changed on their nodes."""
-        for key in keys:
-            self._known.pop(key, None)
-            self._serving.pop(key, None)
+    @property
+    def known(self) -> KnownGains:
+        """The gains, for the next snapshot. This object must not be used afterwards."""
+        return KnownGains(self._snapshot.changed_gangs.end, self._ends, self._empty) if self._used else self._before
 
-    def clear(self) -> None:
-        """Drop all entries, because the node classes changed."""
-        self._known.clear()
-        self._serving.clear()
-
-    def of(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
+    def of(self, gang: Gang, cls: PodClass) -> int:
         """Return how many more pods of the class fit once the gang and all that end before it are gone."""
-        known = self._known.setdefault(gang.key, {})
-        gain = known.get(cls)
+        if not self._used:
+            self._load()
+        known = self._ends.get(gang.key)
+        gain = known.get(cls) if known is not None else None
         if gain is None:
-            gain = known[cls] = sum(_room_after(snapshot, snapshot.nodes[name], gang, cls) for name in nodes_of(gang))
+            gain = sum(self._room_after(self._snapshot.nodes[name], gang, cls) for name in nodes_of(gang))
+            self._ends[gang.key] = {**(known or {}), cls: gain}
         return gain
 
-    def serving(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
+    def serving(self, gang: Gang, cls: PodClass) -> int:
         """Return how many pods of the class would fit on the gang's nodes if these were empty."""
-        known = self._serving.setdefault(gang.key, {})
-        count = known.get(cls)
+        if not self._used:
+            self._load()
+        known = self._empty.get(gang.key)
+        count = known.get(cls) if known is not None else None
         if count is None:
-            count = known[cls] = sum(_room_empty(snapshot, snapshot.nodes[name], cls) for name in nodes_of(gang))
+            count = sum(self._room_empty(self._snapshot.nodes[name], cls) for name in nodes_of(gang))
+            self._empty[gang.key] = {**(known or {}), cls: count}
         return count
+
+    def _load(self) -> None:
+        """Copy what is known of gangs without changes."""
+        self._used = True
+        changed = self._snapshot.changed_gangs.since(self._before.at)
+        if changed is None:
+            return
+        gangs = self._snapshot.gangs
+        self._ends = {key: known for key, known in self._before.ends.items() if key in gangs}
+        self._empty = {key: known for key, known in self._before.empty.items() if key in gangs}
+        for key in changed:
+            self._ends.pop(key, None)
+            self._empty.pop(key, None)
+
+    def _room_empty(self, node: NodeRecord, cls: PodClass) -> int:
+        if node.node_class is None or not self._matcher.match(cls, node.node_class).serves(node.name):
+            return 0
+        times = times_fits(cls.request, node.free_when_empty())
+        return min(times, 1) if cls.alone else times
+
+    def _room_after(self, node: NodeRecord, gang: Gang, cls: PodClass) -> int:
+        """Return the room gained on the node, if the gang is the last on it to end and all others end too."""
+        if node.node_class is None or not self._matcher.match(cls, node.node_class).serves(node.name):
+            return 0
+        mine = (ends_at(gang) or 0.0, gang.key)
+        for key in occupants(self._snapshot, node):
+            other = self._snapshot.gangs[key]
+            end = ends_at(other)
+            if end is None or (end, key) > mine:
+                return 0
+        empty, free = times_fits(cls.request, node.free_when_empty()), times_fits(cls.request, node.free())
+        most = 1 if cls.alone else empty
+        return min(empty, most) - min(free, most)
 
 
 def nodes_of(gang: Gang) -> set[str]:
     """Return the nodes on which the gang has pods or reserved slots."""
     held = {node for node, _ in gang.holds.values()}
     return held | {pod.counted_on for pod in gang.pods.values() if pod.counted_on}
-
-
-def _room_empty(snapshot: Snapshot, node: NodeRecord, cls: PodClass) -> int:
-    if node.node_class is None or not snapshot.matcher.match(cls, node.node_class).serves(node.name):
-        return 0
-    times = times_fits(cls.request, node.free_when_empty())
-    return min(times, 1) if cls.alone else times
-
-
-def _room_after(snapshot: Snapshot, node: NodeRecord, gang: Gang, cls: PodClass) -> int:
-    """Return the room gained on the node, if the gang is the last on it to end and all others end too."""
-    if node.node_class is None or not snapshot.matcher.match(cls, node.node_class).serves(node.name):
-        return 0
-    mine = (ends_at(gang) or 0.0, gang.key)
-    for key in occupants(snapshot, node):
-        other = snapshot.gangs[key]
-        end = ends_at(other)
-        if end is None or (end, key) > mine:
-            return 0
-    empty, free = times_fits(cls.request, node.free_when_empty()), times_fits(cls.request, node.free())
-    most = 1 if cls.alone else empty
-    return min(empty, most) - min(free, most)
 
 
 def occupants(snapshot: Snapshot, node: NodeRecord) -> set[str]:
@@ -145,7 +173,9 @@ def occupants(snapshot: Snapshot, node: NodeRecord) -> set[str]:
     return {key for key in keys if key in snapshot.gangs}
 
 
-def start_of(snapshot: Snapshot, groups: Groups, room: Mapping[PodClass, int], now: float) -> Start | None:
+def start_of(
+    snapshot: Snapshot, gains: Gains, groups: Groups, room: Mapping[PodClass, int], now: float
+) -> Start | None:
     """Return when there is room for all the slots at the latest; None if limits do not determine it.
 
     `room` is how many pods of each class fit now. Classes are counted one by one. Nodes shared with gangs that never
@@ -155,7 +185,7 @@ def start_of(snapshot: Snapshot, groups: Groups, room: Mapping[PodClass, int], n
     for end, key in snapshot.ending:
         gang = snapshot.gangs[key]
         for cls in missing:
-            missing[cls] -= snapshot.gains.of(snapshot, gang, cls)
+            missing[cls] -= gains.of(gang, cls)
         if all(count <= 0 for count in missing.values()):
             return Start(now, max(now, end))
     return None

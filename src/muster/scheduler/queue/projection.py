@@ -12,9 +12,11 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.memo import matcher_for
 from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.node_class import NodeClass
 from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import Groups, Shortage, choose
 from muster.scheduler.placement.rules import is_related
 from muster.scheduler.plan import Plan
@@ -33,7 +35,8 @@ def starts_by(snapshot: Snapshot, plan: Plan, gang: Gang, now: float) -> Start |
     known = plan.starts.get(gang.key)
     if known is not None or gang.queued_as is None or not snapshot.ending:
         return known
-    ahead = _ahead(snapshot, plan, gang)
+    matcher = matcher_for(snapshot, plan.memo)
+    ahead = _ahead(snapshot, matcher, plan, gang)
     if ahead is None:
         return None
     ledger = Ledger(snapshot.buckets)
@@ -44,7 +47,7 @@ def starts_by(snapshot: Snapshot, plan: Plan, gang: Gang, now: float) -> Start |
     waits_for = _Ends(snapshot, ledger, running, started)
     for each in (*ahead, gang):
         groups = _groups(each)
-        while isinstance(chosen := choose(ledger, snapshot.matcher, groups, failed=each.failed_nodes), Shortage):
+        while isinstance(chosen := choose(ledger, matcher, groups, failed=each.failed_nodes), Shortage):
             end = waits_for.next()
             if end is None:
                 return None
@@ -106,13 +109,13 @@ class _Ends:
             self._give(again)
 
 
-def _ahead(snapshot: Snapshot, plan: Plan, gang: Gang) -> list[Gang] | None:
+def _ahead(snapshot: Snapshot, matcher: Matcher, plan: Plan, gang: Gang) -> list[Gang] | None:
     """Return the gangs in front that compete for nodes, directly or through others; None if one has no limit."""
     assert gang.queued_as is not None
     classes = {bucket.node_class for bucket in snapshot.buckets.values()}
-    wanted = _usable(snapshot, gang.counts, classes)
+    wanted = _usable(matcher, gang.counts, classes)
     others = [
-        (queue, _usable(snapshot, queue[0].counts, classes))
+        (queue, _usable(matcher, queue[0].counts, classes))
         for queue in snapshot.queues.values()
         if queue.position(gang.order)
     ]
@@ -126,7 +129,7 @@ def _ahead(snapshot: Snapshot, plan: Plan, gang: Gang) -> list[Gang] | None:
     for key, reason in plan.waiting.items():
         repaired = snapshot.gangs[key]
         takes_nodes = repaired.placement is not None and reason.why in _TAKES_NODES
-        if takes_nodes and wanted & _usable(snapshot, repaired.counts, classes):
+        if takes_nodes and wanted & _usable(matcher, repaired.counts, classes):
             return None  # it is not known when it frees its nodes
     found = [queue[at] for queue in queues for at in range(queue.position(gang.order))]
     found = [each for each in found if not _keeps_nothing(plan, each)]
@@ -140,8 +143,8 @@ def _keeps_nothing(plan: Plan, gang: Gang) -> bool:
     return reason is not None and reason.why is Why.MORE_THAN_THE_CLUSTER
 
 
-def _usable(snapshot: Snapshot, pods: Iterable[PodClass], classes: Iterable[NodeClass]) -> set[NodeClass]:
-    matcher, pods = snapshot.matcher, list(pods)
+def _usable(matcher: Matcher, pods: Iterable[PodClass], classes: Iterable[NodeClass]) -> set[NodeClass]:
+    pods = list(pods)
     return {each for each in classes if any(matcher.match(cls, each).reason is None for cls in pods)}
 
 

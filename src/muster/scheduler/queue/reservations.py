@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import Groups
 from muster.scheduler.queue.backfill import Start
 from muster.scheduler.snapshot import Snapshot
@@ -11,8 +12,8 @@ from muster.scheduler.snapshot import Snapshot
 class Reservations:
     """Reservations of one plan. The first gang that waits for a node class reserves it."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot, matcher: Matcher) -> None:
+        self._snapshot, self._matcher = snapshot, matcher
         self._gangs: dict[int, Gang] = {}
         self._until: dict[int, float | None] = {}
 
@@ -44,9 +45,8 @@ class Reservations:
 
     def _could_use(self, groups: Groups) -> list[int]:
         classes = {bucket.node_class.number: bucket.node_class for bucket in self._snapshot.buckets.values()}
-        matcher = self._snapshot.matcher
         return [
             number
             for number, node_class in classes.items()
-            if any(matcher.match(cls, node_class).reason is None for cls in groups)
+            if any(self._matcher.match(cls, node_class).reason is None for cls in groups)
         ]

@@ -6,7 +6,7 @@ scaling knows the order, so it can add nodes for several gangs at once instead o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
@@ -14,9 +14,12 @@ from muster.kube.objects.core import ObjectReference
 from muster.scheduler.actions.event_objects import reference
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.priority import Rank
+from muster.scheduler.memo import matcher_for
 from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import candidates, choose
 from muster.scheduler.placement.rules import is_related
+from muster.scheduler.plan import Plan
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.queue.demand import approved
 from muster.scheduler.reasons import Reason, Why
@@ -41,13 +44,14 @@ class Lack(msgspec.Struct, frozen=True):
     classes: tuple[tuple[PodClass, int], ...]
 
 
-def lacking(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Lack]:
+def lacking(snapshot: Snapshot, plan: Plan) -> Iterator[Lack]:
     """Yield what each gang lacks that waits for nodes. Balloons count as free room, because they leave at once."""
+    matcher, waiting = matcher_for(snapshot, plan.memo), plan.waiting
     gangs = [snapshot.gangs[key] for key, reason in waiting.items() if reason.why in _LACKS_NODES]
     ledger = _without_balloons(snapshot)
     for gang in sorted(gangs, key=lambda each: each.order):
         if gang.blocker() is None and gang.pending:
-            classes = tuple(_short(snapshot, ledger, gang, waiting[gang.key]))
+            classes = tuple(_short(matcher, ledger, gang, waiting[gang.key]))
             if classes:
                 yield Lack(gang.key, gang.full_name, reference(gang), approved(gang), classes)
 
@@ -65,7 +69,7 @@ def _without_balloons(snapshot: Snapshot) -> Ledger:
     return ledger
 
 
-def _short(snapshot: Snapshot, ledger: Ledger, gang: Gang, reason: Reason) -> Iterator[tuple[PodClass, int]]:
+def _short(matcher: Matcher, ledger: Ledger, gang: Gang, reason: Reason) -> Iterator[tuple[PodClass, int]]:
     """Yield (class, pods without room), and take room for the other pods from the ledger."""
     groups: dict[PodClass, list[int]] = {}
     for slot, pod in sorted(gang.pending.items()):
@@ -76,8 +80,8 @@ def _short(snapshot: Snapshot, ledger: Ledger, gang: Gang, reason: Reason) -> It
         if is_related(cls, ledger.layer):  # with rules about other pods, the plan's count is the best estimate
             room = max(0, len(slots) - max(1, reason.need - reason.have)) if reason.why is not Why.BEHIND else 0
         else:
-            room = min(len(slots), sum(each.room for each in candidates(ledger, snapshot.matcher, cls, (), taken)))
-            chosen = choose(ledger, snapshot.matcher, {cls: slots[:room]}, taken=taken) if room else {}
+            room = min(len(slots), sum(each.room for each in candidates(ledger, matcher, cls, (), taken)))
+            chosen = choose(ledger, matcher, {cls: slots[:room]}, taken=taken) if room else {}
             if cls.alone and isinstance(chosen, dict):
                 taken |= set(chosen.values())
         if room < len(slots):

@@ -15,6 +15,7 @@ from muster.api.placement import Placement, PlacementStatus
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs.adapters.membership import gang_key
 from muster.scheduler.gangs.placements import bound_status, leaving_status
+from muster.scheduler.memo import EMPTY, Memo
 from muster.scheduler.plan import (
     Action,
     Bind,
@@ -40,7 +41,7 @@ from muster.sim.replay.run import Run
 
 Evicted = Callable[[Run, bool], None]
 """Called with a job whose pods are about to be removed, and whether it could save its work first."""
-Decide = Callable[[Snapshot, float, Settings], Plan]
+Decide = Callable[[Snapshot, float, Settings, Memo], Plan]
 _ROUNDS_MAX = 1000
 """Plans for one moment: far more than any needs, far fewer than forever."""
 
@@ -58,6 +59,7 @@ class Cluster:
         self._planner = planner
         self._settings = Settings()
         self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
+        self._memo = EMPTY
         self._state.budgets.known = True  # there are none here
         self._runs: dict[str, Run] = {}
         self._unsaid: list[Run] = []
@@ -125,7 +127,8 @@ class Cluster:
         """
         touched: dict[str, Run] = {}
         for _ in range(_ROUNDS_MAX):
-            plan = self._planner(self._state.snapshot(), START_S + now, self._settings)
+            plan = self._planner(self._state.snapshot(), START_S + now, self._settings, self._memo)
+            self._memo = plan.memo
             self._state.searched(plan.searches)
             self.plans += 1
             for key, start in plan.starts.items():

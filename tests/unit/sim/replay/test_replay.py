@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from muster.scheduler.decide import decide
+from muster.scheduler.memo import Memo
 from muster.scheduler.plan import Bind, Plan, Settings
 from muster.scheduler.snapshot import Snapshot
 from muster.sim.replay.arrivals import made_up
@@ -153,8 +154,8 @@ class HalfAGang:
     def __init__(self) -> None:
         self.bound = False
 
-    def __call__(self, snapshot: Snapshot, now: float, settings: Settings) -> Plan:
-        plan = decide(snapshot, now, settings)
+    def __call__(self, snapshot: Snapshot, now: float, settings: Settings, memo: Memo) -> Plan:
+        plan = decide(snapshot, now, settings, memo)
         binds = [action for action in plan.actions if isinstance(action, Bind)]
         if self.bound or not binds:
             return Plan() if self.bound else plan
@@ -162,8 +163,8 @@ class HalfAGang:
         return msgspec.structs.replace(plan, actions=tuple(binds[:-1]))
 
 
-def one_node_for_all(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
-    plan = decide(snapshot, now, settings)
+def one_node_for_all(snapshot: Snapshot, now: float, settings: Settings, memo: Memo) -> Plan:
+    plan = decide(snapshot, now, settings, memo)
     actions = [
         msgspec.structs.replace(action, node="node-00000") if isinstance(action, Bind) else action
         for action in plan.actions
@@ -171,8 +172,8 @@ def one_node_for_all(snapshot: Snapshot, now: float, settings: Settings) -> Plan
     return msgspec.structs.replace(plan, actions=tuple(actions))
 
 
-def forgets_what_it_bound(snapshot: Snapshot, now: float, settings: Settings) -> Plan:
-    plan = decide(snapshot, now, settings)
+def forgets_what_it_bound(snapshot: Snapshot, now: float, settings: Settings, memo: Memo) -> Plan:
+    plan = decide(snapshot, now, settings, memo)
     binds = tuple(action for action in plan.actions if isinstance(action, Bind))
     return msgspec.structs.replace(plan, actions=plan.actions + binds)
 

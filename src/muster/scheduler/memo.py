@@ -1,0 +1,70 @@
+"""Memo of the scheduler: what `decide` computed before and may use again. A lost memo costs time and changes no plan.
+
+A memo never changes. `recall` makes working objects from it, which one call of `decide` fills; `remember` makes the
+next memo from these. Positions in journals of the snapshot say which parts of a memo are out of date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from muster.scheduler.placement.matching import NO_VERDICTS, Matcher, Verdicts
+from muster.scheduler.placement.memo import NO_REFUSALS, KnownRefusals, Refusals
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.queue.backfill import NO_GAINS, Gains, KnownGains
+from muster.scheduler.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """What is known from earlier snapshots.
+
+    Attributes:
+        epoch: the epoch of these snapshots; in another one, nothing of this holds.
+        classes: pod classes in use when verdicts on others were dropped.
+        verdicts: which pod classes fit which node classes.
+        gains: the room that the end of each gang frees.
+        refusals: why gangs with rules about other pods do not fit: with the present pods, and without gangs.
+    """
+
+    epoch: object = None
+    classes: Collection[PodClass] = ()
+    verdicts: Verdicts = NO_VERDICTS
+    gains: KnownGains = NO_GAINS
+    refusals: tuple[KnownRefusals, KnownRefusals] = (NO_REFUSALS, NO_REFUSALS)
+
+
+EMPTY = Memo()
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Working objects of one call."""
+
+    matcher: Matcher
+    gains: Gains
+    refusals: Refusals
+
+
+def recall(snapshot: Snapshot, memo: Memo = EMPTY) -> Recalled:
+    """Return working objects with what the memo knows about this snapshot."""
+    if memo.epoch is not snapshot.epoch:
+        memo = EMPTY
+    matcher = matcher_for(snapshot, memo)
+    return Recalled(matcher, Gains(snapshot, matcher, memo.gains), Refusals(snapshot, matcher, memo.refusals))
+
+
+def matcher_for(snapshot: Snapshot, memo: Memo = EMPTY) -> Matcher:
+    """Return a matcher with the verdicts that the memo knows."""
+    verdicts = memo.verdicts if memo.epoch is snapshot.epoch else NO_VERDICTS
+    if memo.classes is not snapshot.classes:
+        verdicts = verdicts.of(snapshot.classes)
+    return Matcher(pools=snapshot.pools, team_key=snapshot.team_key, verdicts=verdicts)
+
+
+def remember(snapshot: Snapshot, recalled: Recalled) -> Memo:
+    """Return the next memo. The working objects must not be used afterwards."""
+    return Memo(
+        snapshot.epoch, snapshot.classes, recalled.matcher.verdicts, recalled.gains.known, recalled.refusals.known
+    )
