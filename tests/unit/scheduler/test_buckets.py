@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.scheduler.nodes import sorted_names
 from muster.scheduler.nodes.bucket import RESORT_SHARE, Bucket
 from muster.scheduler.nodes.node_class import BucketKey, NodeClass
 from muster.scheduler.placement.ledger import Ledger
@@ -27,26 +30,33 @@ def bucket() -> Bucket:
 MANY = [f"node-{number:03}" for number in range(12 * RESORT_SHARE)]
 
 
-@given(st.lists(st.lists(st.sampled_from(MANY), max_size=12), max_size=8), st.booleans())
-def test_names_are_never_out_of_order_nor_missing(rounds: list[list[str]], full: bool) -> None:
+@given(st.lists(st.lists(st.sampled_from(MANY), max_size=12), max_size=8), st.booleans(), st.sampled_from([2, 5, 1000]))
+def test_names_are_never_out_of_order_nor_missing(rounds: list[list[str]], full: bool, block: int) -> None:
+    with patch.object(sorted_names, "BLOCK", block):
+        names_stay_in_order(rounds, full)
+
+
+def names_stay_in_order(rounds: list[list[str]], full: bool) -> None:
     nodes = bucket()
     for name in reversed(MANY if full else []):
         nodes.add(name)
     nodes.sort()
-    assert list(nodes.in_order()) == sorted(nodes.names)
+    assert list(chain(*nodes.in_order())) == sorted(nodes.names)
     for toggled in rounds:
         for name in toggled:
             (nodes.remove if name in nodes.names else nodes.add)(name)
-        assert list(nodes.in_order()) == sorted(nodes.names), "not kept in order yet"
+        assert list(chain(*nodes.in_order())) == sorted(nodes.names), "not kept in order yet"
         nodes.sort()
-        assert list(nodes.in_order()) == sorted(nodes.names)
+        assert list(chain(*nodes.in_order())) == sorted(nodes.names)
 
 
-@given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=12))
-def test_the_first_names_are_never_others_than_those_of_all(wants: list[tuple[int, bool]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=12), st.sampled_from([1, 3, 1000]))
+def test_the_first_names_are_never_others_than_those_of_all(wants: list[tuple[int, bool]], block: int) -> None:
     nodes = bucket()
     for name in reversed(NAMES):
         nodes.add(name)
+    with patch.object(sorted_names, "BLOCK", block):
+        nodes.sort()
     ledger = Ledger({KEY: nodes})
     for count, from_behind in wants:
         assert list(ledger.first(nodes, count)) == ledger.names(nodes)[:count]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from muster.scheduler.nodes.node_class import BucketKey, NodeClass
+from muster.scheduler.nodes.sorted_names import SortedNames
 from muster.scheduler.pods.pod_class import HostPort
 
 RESORT_SHARE = 16
-"""If more than one in this many names moved, sorting all names is cheaper than merging them."""
-FEW_MOVED = 8
-"""Up to this many names are inserted one by one; with more, copying the list once is cheaper."""
+"""If more than one in this many names moved, sorting all names is cheaper than moving each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +22,7 @@ class Bucket:
     free: dict[str, int]
     ports: frozenset[HostPort]
     names: dict[str, None] = field(default_factory=dict)
-    _order: list[str] | None = None
+    _order: SortedNames | None = None
     _moved: set[str] = field(default_factory=set)
 
     def add(self, name: str) -> None:
@@ -45,34 +43,16 @@ class Bucket:
         if self._order is not None:
             self._moved.add(name)
 
-    def in_order(self) -> Sequence[str]:
-        """Return the sorted names; without cost if none moved since `sort`."""
-        return sorted(self.names) if self._order is None or self._moved else self._order
+    def in_order(self) -> Sequence[Sequence[str]]:
+        """Return the sorted names, in blocks; without cost if none moved since `sort`."""
+        return self._order.blocks if self._order is not None and not self._moved else [sorted(self.names)]
 
     def sort(self) -> None:
-        """Keep the names in order. After the first call the cost depends on what moved, hardly on the size."""
-        order, moved = self._order, self._moved
-        if order is None or len(moved) * RESORT_SHARE > len(order):
-            self._order = sorted(self.names)
-        elif len(moved) > FEW_MOVED:
-            self._order = self._merged(order, moved)
+        """Keep the names in order. After the first call the cost depends on what moved, not on the size."""
+        order = self._order
+        if order is None or len(self._moved) * RESORT_SHARE > len(self.names):
+            self._order = SortedNames(self.names)
         else:
-            for name in moved:
-                at = bisect_left(order, name)
-                there = at < len(order) and order[at] == name
-                if name not in self.names and there:
-                    del order[at]
-                elif name in self.names and not there:
-                    order.insert(at, name)
-        moved.clear()
-
-    def _merged(self, order: list[str], moved: Iterable[str]) -> list[str]:
-        found: list[str] = []
-        at = 0
-        for name in sorted(moved):
-            to = bisect_left(order, name, at)
-            found += order[at:to]
-            at = to + (to < len(order) and order[to] == name)
-            if name in self.names:
-                found.append(name)
-        return found + order[at:]
+            for name in self._moved:
+                (order.add if name in self.names else order.discard)(name)
+        self._moved.clear()

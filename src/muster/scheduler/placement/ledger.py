@@ -31,7 +31,7 @@ class Ledger:
         self._base = buckets
         self.layer = Layer(buckets.domains if isinstance(buckets, BucketIndex) else Domains({}))
         self._gone: dict[Bucket, set[str]] = {}
-        self._passed: dict[Bucket, int] = {}
+        self._passed: dict[Bucket, tuple[int, int]] = {}
         self._over: dict[BucketKey, _Over] = {}
         self._where: dict[str, _Over] = {}
         self._taken: dict[tuple[Bucket, PodClass, int], _Over] = {}
@@ -56,17 +56,26 @@ class Ledger:
         """Return at most `count` names, in order. The cost depends on `count`, not on the bucket's size."""
         if isinstance(bucket, _Over):
             return sorted(self._over[bucket.key].names)[:count]
-        order, gone = bucket.in_order(), self._gone.get(bucket)
-        if not gone:
-            return order[:count]
-        at, end = self._passed.get(bucket, 0), len(order)  # all names before this index are gone
-        while at < end and order[at] in gone:
-            at += 1
-        self._passed[bucket] = at
-        found = order[at : at + count]
-        if gone.isdisjoint(found):
-            return found
-        return list(islice((order[later] for later in range(at, end) if order[later] not in gone), count))
+        blocks, gone = bucket.in_order(), self._gone.get(bucket)
+        number, at = self._passed.get(bucket, (0, 0)) if gone else (0, 0)  # all names before this place are gone
+        if gone:
+            while number < len(blocks):
+                block, end = blocks[number], len(blocks[number])
+                while at < end and block[at] in gone:
+                    at += 1
+                if at < end:
+                    break
+                number, at = number + 1, 0
+            self._passed[bucket] = number, at
+        found: list[str] = []
+        while number < len(blocks) and len(found) < count:
+            block, left = blocks[number], count - len(found)
+            names = block[at : at + left]
+            if gone and not gone.isdisjoint(names):
+                names = list(islice((name for name in islice(block, at, None) if name not in gone), left))
+            found += names
+            number, at = number + 1, 0
+        return found
 
     def names(self, bucket: Bucket) -> list[str]:
         """Return the names of the nodes left in the bucket, sorted."""
