@@ -281,10 +281,14 @@ def _behind(draft: Draft, queue: Queue, at: int) -> None:
     head = queue[at]
     placed = _backfill(draft, queue, head)
     rest = range(at + 1, len(queue))
+    waiting, alike = draft.waiting, dict[tuple[int, str], Reason]()
     for index in rest[: draft.settings.reported_per_queue]:
         gang = queue[index]
         if gang.key not in placed:
-            waits(draft, gang, is_behind(gang, head, gang.size))
+            kind = (gang.size, gang.team)
+            if kind not in alike:
+                alike[kind] = is_behind(gang, head, gang.size)
+            waiting[gang.key] = alike[kind]
     draft.unreported += max(0, len(rest) - draft.settings.reported_per_queue)
 
 

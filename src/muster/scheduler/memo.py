@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import msgspec
+
 from muster.scheduler.placement.matching import NO_VERDICTS, Matcher, Verdicts
 from muster.scheduler.placement.memo import NO_REFUSALS, KnownRefusals, Refusals
 from muster.scheduler.pods.pod_class import PodClass
@@ -16,8 +18,7 @@ from muster.scheduler.queue.backfill import NO_GAINS, Gains, KnownGains
 from muster.scheduler.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Memo:
+class Memo(msgspec.Struct, frozen=True):
     """What is known from earlier snapshots.
 
     Attributes:
@@ -38,7 +39,7 @@ class Memo:
 EMPTY = Memo()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recalled:
     """Working objects of one call."""
 

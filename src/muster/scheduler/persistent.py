@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
-RECENT = 64
-"""A version has up to this many recent changes, or twice the square root of its size; with more, all is copied."""
 JOURNALED = 20_000
 """Number of changes that a journal keeps; readers that are further behind have to look at everything again."""
 
@@ -32,22 +30,22 @@ class PersistentMap(Generic[K, V]):
         """Return the value; None if there is none."""
         return self.recent[key] if key in self.recent else self.base.get(key)
 
-    def __iter__(self) -> Iterator[K]:
-        yield from (key for key in self.base if key not in self.recent)
-        yield from (key for key, value in self.recent.items() if value is not None)
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        """Yield the entries, in no particular order."""
-        yield from (entry for entry in self.base.items() if entry[0] not in self.recent)
-        yield from ((key, value) for key, value in self.recent.items() if value is not None)
+    def items(self) -> Iterable[tuple[K, V]]:
+        """Return the entries, in no particular order."""
+        if not self.recent:
+            return self.base.items()
+        return [(key, value) for key, value in {**self.base, **self.recent}.items() if value is not None]
 
     def with_changes(self, changes: Mapping[K, V | None]) -> PersistentMap[K, V]:
         """Return a version with these values; None removes an entry."""
         return self.with_recent({**self.recent, **changes}) if changes else self
 
     def with_recent(self, recent: Mapping[K, V | None]) -> PersistentMap[K, V]:
-        """Return a version of the same base with these changes, which must not change afterwards."""
-        if len(recent) <= RECENT or len(recent) ** 2 <= 4 * len(self.base):
+        """Return a version of the same base with these changes, which must not change afterwards.
+
+        All is copied once there are more changes than twice the square root of the size.
+        """
+        if len(recent) ** 2 <= 4 * len(self.base):
             return PersistentMap(self.base, recent)
         if self.base:
             recent = {**self.base, **recent}
@@ -67,6 +65,12 @@ class Journal:
     def end(self) -> int:
         """Position after the last change."""
         return self._start + len(self._names)
+
+    def add(self, name: str) -> None:
+        """Record a change."""
+        self._names.append(name)
+        if len(self._names) > 2 * JOURNALED:
+            self._drop(JOURNALED)
 
     def extend(self, names: Iterable[str]) -> None:
         """Record changes."""

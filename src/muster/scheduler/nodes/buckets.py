@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.domains import Domains
 from muster.scheduler.nodes.node_class import BucketKey, NodeClass, bucket_key
 from muster.scheduler.persistent import Journal
 from muster.scheduler.pods.pod_class import HostPort
+
+NO_PORTS: frozenset[HostPort] = frozenset()
 
 
 class BucketIndex(dict[BucketKey, Bucket]):
@@ -45,10 +47,10 @@ class Buckets:
         old: Bucket | None,
         node_class: NodeClass | None,
         free: dict[str, int],
-        ports: Iterable[HostPort],
+        ports: Collection[HostPort],
     ) -> Bucket | None:
         """Move the node to its current bucket and return that; a node without a class has no bucket."""
-        taken = frozenset(ports)
+        taken = frozenset(ports) if ports else NO_PORTS
         for known in (old, self._last):  # nodes of one gang move to the same bucket, one after the other
             if known is None or known.node_class is not node_class or not known.names:
                 continue
@@ -59,7 +61,7 @@ class Buckets:
             return self._enter(name, old, self._last)
         if old is not None:
             self._leave(name, old)
-            self.all.journal.extend((name,))
+            self.all.journal.add(name)
         return None
 
     def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
@@ -76,11 +78,11 @@ class Buckets:
         return bucket
 
     def sort(self) -> None:
-        """Put the names of the buckets that changed in order."""
-        for bucket in self._changed or ():
-            if bucket.names:
-                bucket.sort()
+        """Put the names of the buckets that changed in order, except those of nodes that take no pods."""
         if self._changed:
+            for bucket in self._changed:
+                if bucket.names and not bucket.node_class.problem:
+                    bucket.sort()
             self._changed.clear()
 
     def _whole_bucket(self, node_class: NodeClass) -> Bucket:
@@ -102,7 +104,7 @@ class Buckets:
             bucket.add(name)
             if self._changed is not None:
                 self._changed[bucket] = None
-            self.all.journal.extend((name,))
+            self.all.journal.add(name)
         return bucket
 
     def _leave(self, name: str, old: Bucket) -> None:

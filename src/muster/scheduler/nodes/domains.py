@@ -128,7 +128,7 @@ class Domains:
         for node, number in self._on.get(peers, _NONE).items():
             yield node, number - left.get(node, 0)
 
-    def keys_about(self, peers: Peers) -> Iterable[str]:
+    def keys_about(self, peers: Peers) -> Collection[str]:
         """Return the keys for which some pod has anti-affinity to the set."""
         return self._keys_about.get(peers, ())
 
@@ -162,29 +162,34 @@ class Layer:
 
     def __init__(self, base: Domains, delta: Domains | None = None) -> None:
         self.base = base
-        self._delta = delta if delta is not None else Domains(base.nodes)
+        self._delta = delta
 
     def fork(self) -> Layer:
         """Return a copy of this layer that may be discarded."""
-        return Layer(self.base, self._delta.copy())
+        return Layer(self.base, self._delta.copy() if self._delta is not None else None)
 
     def count(self, cls: PodClass, node: str, number: int = 1) -> None:
         """Add `number` pods of the class on the node; a negative number removes them."""
+        if self._delta is None:
+            self._delta = Domains(self.base.nodes)
         self._delta.count(cls, node, number)
 
     def differs(self, about: Iterable[Peers], members: Iterable[Peers]) -> bool:
         """Return whether this layer changed pods of sets in `about`, or pods with anti-affinity to `members`."""
+        if self._delta is None:
+            return False
         came, against = self._delta.came, self._delta.against
         return any(peers in came for peers in about) or any(peers in against for peers in members)
 
     def number(self, subject: Subject, key: str, value: str) -> int:
         """Return the count in the domain."""
-        base, delta = self.base.by_domain(subject, key), self._delta.by_domain(subject, key)
-        return base.get(value, 0) + delta.get(value, 0)
+        number = self.base.by_domain(subject, key).get(value, 0)
+        return number + self._delta.by_domain(subject, key).get(value, 0) if self._delta is not None else number
 
     def values(self, subject: Subject, key: str) -> set[str]:
         """Return the domains with a count above 0."""
-        base, delta = self.base.by_domain(subject, key), self._delta.by_domain(subject, key)
+        base = self.base.by_domain(subject, key)
+        delta = self._delta.by_domain(subject, key) if self._delta is not None else None
         if not delta:
             return set(base)
         return {value for value in {*base, *delta} if base.get(value, 0) + delta.get(value, 0) > 0}
@@ -192,11 +197,13 @@ class Layer:
     def by_node(self, peers: Peers) -> Iterator[tuple[str, int]]:
         """Yield (node, number of those pods that are not terminating); a node may occur twice, its numbers add up."""
         yield from self.base.by_node(peers)
-        yield from self._delta.by_node(peers)
+        if self._delta is not None:
+            yield from self._delta.by_node(peers)
 
-    def keys_about(self, peers: Peers) -> set[str]:
+    def keys_about(self, peers: Peers) -> Collection[str]:
         """Return the keys for which some pod has anti-affinity to the set."""
-        return {*self.base.keys_about(peers), *self._delta.keys_about(peers)}
+        base = self.base.keys_about(peers)
+        return {*base, *self._delta.keys_about(peers)} if self._delta is not None else base
 
 
 def _add(counts: Counter[str], what: str, number: int) -> None:

@@ -112,11 +112,15 @@ class NodeRecord:
     def free_without_holds(self) -> dict[str, int]:
         """Return the free amounts without counting reserved slots of unknown size."""
         used = self.used
+        if not used:
+            return self.allocatable.copy()
         return {resource: value - used.get(resource, 0) for resource, value in self.allocatable.items()}
 
     def free_when_empty(self) -> dict[str, int]:
         """Return the free amounts without any gang's pods or reserved slots."""
         used = self.foreign_used
+        if not used:
+            return self.allocatable.copy()
         return {resource: value - used.get(resource, 0) for resource, value in self.allocatable.items()}
 
     def take(self, request: Amounts, ports: Iterable[HostPort], *, foreign: bool, sign: int = 1) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from muster.api.names import LABEL_TEAM
 from muster.api.preflight import Preflight
@@ -238,12 +238,16 @@ class NodeTable:
         """Return the nodes that were touched since the last `settle`."""
         return self._dirty
 
-    def touched_gangs(self, pods: Mapping[str, PodRecord]) -> Iterator[str]:
-        """Yield the keys of gangs on nodes that were touched since the last `settle`."""
+    def touched_gangs(self, pods: Mapping[str, PodRecord]) -> Sequence[str]:
+        """Return the keys of gangs on nodes that were touched since the last `settle`; some repeatedly."""
+        found: list[str] = []
         for name in self._dirty:
             record = self.nodes[name]
-            yield from (pods[uid].gang for uid in record.pods if uid in pods)
-            yield from (key for key, _ in record.holds)
+            if record.pods:
+                found += [pods[uid].gang for uid in record.pods if uid in pods]
+            if record.holds:
+                found += [key for key, _ in record.holds]
+        return found
 
     def settle(self, label_keys: frozenset[str]) -> bool:
         """Update the buckets; return whether all node classes were rebuilt because pods read more labels."""
@@ -281,9 +285,14 @@ class NodeTable:
                     record.empty_bucket = self.empty_buckets.move_whole(name, record.empty_bucket, node_class)
                     record.stale = False
                 continue
-            free = self._daemons.leave_room(record, record.free_for_new())
+            free = record.free_for_new()
+            if some:
+                free = self._daemons.leave_room(record, free)
             record.bucket = self.buckets.move(name, record.bucket, node_class, free, record.ports)
-            if record.stale or some:
+            if record.stale and node_class is not None and not some and not record.foreign_used:
+                record.empty_bucket = self.empty_buckets.move_whole(name, record.empty_bucket, node_class)
+                record.stale = False
+            elif record.stale or some:
                 free = self._daemons.leave_room(record, record.free_when_empty())
                 record.empty_bucket = self.empty_buckets.move(name, record.empty_bucket, node_class, free, ())
                 record.stale = False
@@ -326,7 +335,7 @@ class NodeTable:
         record = self.nodes[name]
         for index, bucket in ((self.buckets.all, record.bucket), (self.empty_buckets.all, record.empty_bucket)):
             if bucket is not None:
-                index.journal.extend((name,))
+                index.journal.add(name)
 
     def _record(self, name: str) -> NodeRecord:
         record = self.nodes.get(name)

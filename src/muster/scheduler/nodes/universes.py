@@ -39,19 +39,22 @@ class Universes:
 
     def __init__(self, known: Mapping[Which, Universe]) -> None:
         self._before = known
-        self._known = dict(known)
+        self._known: dict[Which, Universe] | None = None
 
     @property
     def known(self) -> Mapping[Which, Universe]:
         """All universes, for the next snapshot. This object must not be used afterwards."""
-        return self._before if self._known == self._before else self._known
+        return self._before if self._known is None else self._known
 
     def of(self, domains: Domains, shape: object, domain_of: DomainOf) -> Universe:
         """Return the universe of a constraint of that shape."""
         which, end = (domains, shape), domains.journal.end
-        found = self._known.get(which)
+        known = self._before if self._known is None else self._known
+        found = known.get(which)
         if found is not None and found.at == end:
             return found
+        if self._known is None:
+            self._known = dict(self._before)
         changed = domains.journal.since(found.at) if found is not None else None
         if found is None or changed is None:
             found = _counted(domains, domain_of, found)

@@ -6,7 +6,9 @@ Meaning of taints, selectors and affinity: Kubernetes pages "Taints and Tolerati
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM
 from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm
@@ -53,21 +55,18 @@ class Match:
 Pair = tuple[PodClass, NodeClass]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(msgspec.Struct, frozen=True):
     """Memo of a `Matcher`: verdicts on pairs of classes, and of their selectors alone; domains that count."""
 
-    matches: PersistentMap[Pair, Match] = field(default_factory=PersistentMap)
-    selections: PersistentMap[Pair, Match] = field(default_factory=PersistentMap)
-    universes: Mapping[Which, Universe] = field(default_factory=dict)
+    matches: PersistentMap[Pair, Match] = msgspec.field(default_factory=PersistentMap)
+    selections: PersistentMap[Pair, Match] = msgspec.field(default_factory=PersistentMap)
+    universes: Mapping[Which, Universe] = {}
 
     def of(self, classes: Collection[PodClass]) -> Verdicts:
         """Return only the verdicts on these pod classes."""
-        return replace(
-            self,
-            matches=PersistentMap({pair: match for pair, match in self.matches.items() if pair[0] in classes}),
-            selections=PersistentMap({pair: match for pair, match in self.selections.items() if pair[0] in classes}),
-        )
+        matches = {pair: match for pair, match in self.matches.items() if pair[0] in classes}
+        selections = {pair: match for pair, match in self.selections.items() if pair[0] in classes}
+        return Verdicts(PersistentMap(matches), PersistentMap(selections), self.universes)
 
 
 NO_VERDICTS = Verdicts()
@@ -116,7 +115,7 @@ class Matcher:
         if len(self._recent) > len(known.matches.recent) or len(self._selected) > len(known.selections.recent):
             matches, selections = known.matches.with_recent(self._recent), known.selections.with_recent(self._selected)
             return Verdicts(matches, selections, universes)
-        return known if universes is known.universes else replace(known, universes=universes)
+        return known if universes is known.universes else Verdicts(known.matches, known.selections, universes)
 
 
 class MatcherAfterHandover(Matcher):

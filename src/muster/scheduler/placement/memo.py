@@ -8,8 +8,10 @@ changes: a node's room for the gang's pods, a domain, or a pod that a rule selec
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.buckets import BucketIndex
@@ -51,8 +53,7 @@ class _Answer:
     short: Shortage | None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRefusals:
+class KnownRefusals(msgspec.Struct, frozen=True):
     """Memo of one side of `Refusals`.
 
     Attributes:
@@ -62,9 +63,9 @@ class KnownRefusals:
         unasked: number of snapshots without a query since the last one.
     """
 
-    tables: Mapping[object, tuple[int, Openings]] = field(default_factory=dict)
-    counted: Mapping[tuple[Openings, object], int] = field(default_factory=dict)
-    answers: Mapping[str, _Answer] = field(default_factory=dict)
+    tables: Mapping[object, tuple[int, Openings]] = {}
+    counted: Mapping[tuple[Openings, object], int] = {}
+    answers: Mapping[str, _Answer] = {}
     unasked: int = 0
 
 
@@ -95,7 +96,7 @@ class _Side:
                 return NO_REFUSALS
             gone = not before.answers.keys() <= gangs.keys()
             answers = {key: each for key, each in before.answers.items() if key in gangs} if gone else before.answers
-            return replace(before, answers=answers, unasked=before.unasked + 1)
+            return KnownRefusals(before.tables, before.counted, answers, before.unasked + 1)
         tables = frozenset(table for _, table in self._tables.values())
         return KnownRefusals(
             self._tables,
@@ -177,7 +178,7 @@ class Refusals:
         kept: tuple[_Asked, tuple[object, ...]] | None = None
         if any(is_related(cls, ledger.layer) for cls in groups) and not _is_touched(ledger, groups, matcher):
             tables = {cls: self._now.table(cls) for cls in groups}
-            closed = frozenset(reserved).intersection(set().union(*(table.by_class for table in tables.values())))
+            closed = frozenset(each for each in reserved if any(table.by_class.get(each) for table in tables.values()))
             banned = frozenset(node for slot, node in failed if any(slot in slots for slots in groups.values()))
             asked = _Asked(_classes(groups), closed, banned.union(taken), tuple(given_up))
             if asked == _Asked(asked.classes):

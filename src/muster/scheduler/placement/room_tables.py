@@ -97,7 +97,7 @@ class Openings:
             return counted[key]
 
         must = frozenset([*asked.near_keys, *(rule.key for rule in asked.spread)])
-        most = once(("room", must), lambda: sum(times for _, times in self._sites(must)))
+        most = once(("room", must), lambda: sum([times for _, times in self._sites(must)]))
         if most >= need and own and isinstance(own[0], Apart):
             key = own[0].key
             most = min(most, once(("apart", key, must), lambda: self._apart(key, must)))
@@ -111,30 +111,39 @@ class Openings:
             most = min(most, once(("near", near, must), lambda: self._near(near, must)))
         return most
 
-    def _sites(self, must: Collection[str]) -> Iterator[tuple[dict[str, str], int]]:
+    def _sites(self, must: Collection[str]) -> Iterator[tuple[_Values, int]]:
         """Yield domains of the nodes that have all these labels, with the number of pods they take together."""
+        places = [self.keys.index(key) for key in must]
         for values, kinds in self.by_values.items():
-            labels = {key: value for key, value in zip(self.keys, values, strict=True) if value is not None}
-            if all(key in labels for key in must):
-                yield labels, sum(times * count for times, count in kinds.items())
+            for at in places:
+                if values[at] is None:
+                    break
+            else:
+                room = 0
+                for times, count in kinds.items():
+                    room += times * count
+                yield values, room
 
     def _apart(self, key: str, must: Collection[str]) -> int:
         """Return the limit of one pod in each domain; nodes without the label have no domain."""
-        sites = [(labels.get(key), times) for labels, times in self._sites(must)]
+        at = self.keys.index(key)
+        sites = [(values[at], times) for values, times in self._sites(must)]
         return len({value for value, _ in sites if value is not None}) + sum(t for value, t in sites if value is None)
 
     def _even(self, rule: Spread, scope: Scope, must: Collection[str]) -> int:
         """Return the limit under an even spread: each domain may exceed the smallest domain's room by the skew."""
-        rooms = dict.fromkeys(scope.universe().nodes, 0)
-        for labels, times in self._sites(must):
-            rooms[labels[rule.key]] += times
+        rooms: dict[str | None, int] = dict.fromkeys(scope.universe().nodes, 0)
+        at = self.keys.index(rule.key)
+        for values, times in self._sites(must):
+            rooms[values[at]] += times
         least = min(rooms.values(), default=0) if len(rooms) >= rule.min_domains else 0
         return sum(min(room, least + rule.max_skew) for room in rooms.values())
 
     def _near(self, keys: tuple[str, ...], must: Collection[str]) -> int:
-        together: Counter[tuple[str, ...]] = Counter()
-        for labels, times in self._sites(must):
-            together[tuple(labels[key] for key in keys)] += times
+        places = [self.keys.index(key) for key in keys]
+        together: Counter[_Values] = Counter()
+        for values, times in self._sites(must):
+            together[tuple([values[at] for at in places])] += times
         return max(together.values(), default=0)
 
 

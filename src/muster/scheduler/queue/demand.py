@@ -16,7 +16,7 @@ from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Snapshot
 
 NOT_APPROVED = "ScaleUpNotApproved"
-_LACKS_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER})
+_LACKS_NODES = (Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER)
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -39,8 +39,10 @@ def demands(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Deman
     its gang waits for nodes. It is withdrawn when the gang is incomplete or not approved any more.
     """
     for key, reason in waiting.items():
+        if reason.why not in _LACKS_NODES:
+            continue
         gang = snapshot.gangs[key]
-        if reason.why in _LACKS_NODES and approved(gang) and gang.blocker() is None:
+        if approved(gang) and gang.blocker() is None:
             yield from _demand(gang, UNSCHEDULABLE, reason.text(), shown=False)
     for key in snapshot.shown:
         found = snapshot.gangs.get(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import Groups
+from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.queue.backfill import Start
 from muster.scheduler.snapshot import Snapshot
 
@@ -14,6 +15,7 @@ class Reservations:
 
     def __init__(self, snapshot: Snapshot, matcher: Matcher) -> None:
         self._snapshot, self._matcher = snapshot, matcher
+        self._usable: dict[tuple[PodClass, ...], list[int]] = {}
         self._gangs: dict[int, Gang] = {}
         self._until: dict[int, float | None] = {}
 
@@ -44,9 +46,14 @@ class Reservations:
         return {number for number, other in self._gangs.items() if other is not gang}
 
     def _could_use(self, groups: Groups) -> list[int]:
-        classes = {bucket.node_class.number: bucket.node_class for bucket in self._snapshot.buckets.values()}
-        return [
-            number
-            for number, node_class in classes.items()
-            if any(self._matcher.match(cls, node_class).reason is None for cls in groups)
-        ]
+        """Return the numbers of the node classes that any of these pod classes could use."""
+        pods = tuple(groups)
+        found = self._usable.get(pods)
+        if found is None:
+            classes = {bucket.node_class.number: bucket.node_class for bucket in self._snapshot.buckets.values()}
+            found = self._usable[pods] = [
+                number
+                for number, node_class in classes.items()
+                if any(self._matcher.match(cls, node_class).reason is None for cls in pods)
+            ]
+        return found
