@@ -109,7 +109,8 @@ class Stall(KubeStruct):
     )
     slot: Annotated[int, Meta(description="The slot that message names; the first one if it names several.")] = 0
     limit_seconds: Annotated[float, Meta(description="The limit for a step, from spec.stall.")] = 0.0
-    message: Annotated[str, Meta(description="Details: ranks that do not run, the last lines of a traceback.")] = ""
+    suspicion: Annotated[str, Meta(description="Ranks that do not run, or the last lines of a traceback.")] = ""
+    message: Annotated[str, Meta(description="The same with how long there was no step, for people.")] = ""
 
 
 class RankState(KubeStruct):

@@ -126,11 +126,11 @@ class SimSupervisor:
 
     def kill_rank(self) -> None:
         """The rank of this node is killed by SIGKILL."""
-        self._ended(137, 9, "rank exited")
+        self._ended(137, 9)
 
     def fail_rank(self, code: int) -> None:
         """The rank of this node exits with a code."""
-        self._ended(code, 0, "rank exited")
+        self._ended(code, 0)
 
     def stall(self) -> None:
         """The program waits for a rank that is gone, as collective operations do."""
@@ -212,7 +212,7 @@ class SimSupervisor:
             self._program = self._spawn(self._compute(number, step))
         self._report()
 
-    def _ended(self, code: int, signal: int, reason: str) -> None:
+    def _ended(self, code: int, signal: int) -> None:
         self._exit = {
             "attempt": self.attempt,
             "rank": self.node_rank,
@@ -220,7 +220,8 @@ class SimSupervisor:
             "signal": signal,
             "time": self._wall(),
             "tail": [],
-            "reason": reason,
+            "how": "RankExited",
+            "reason": "rank exited",
             "errno": 0,
             "program": "",
         }
@@ -265,7 +266,7 @@ class SimSupervisor:
                     await asyncio.sleep(self._work.step_s)
                     continue
                 self._ranks.ended(attempt, 0)
-                self._ended(0, 0, "launcher exited")
+                self._ended(0, 0)
                 return
             if not self._ranks.together(attempt):
                 await asyncio.sleep(self._work.step_s)
@@ -296,7 +297,7 @@ class SimSupervisor:
             step += self._ranks.together(attempt)
             await asyncio.sleep(self._work.step_s)
         self._ranks.ended(attempt, self.node_rank)
-        self._ended(0, 0, "ranks exited")
+        self._ended(0, 0)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -22,7 +22,8 @@ SupervisorState = Literal["idle", "running", "stopping", "finished"]
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a rank, or the launcher (rank -1), ended; as on the wire.
 
-    `errno` (errno(3)) is set if `program` could not be executed.
+    `how` is one of the names in `supervisor/state/attempt.py`; `reason` says the same to people. `errno` (errno(3)) is
+    set if `program` could not be executed.
     """
 
     attempt: int = 0
@@ -31,6 +32,7 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     signal: int = 0
     time: float = 0.0
     tail: tuple[str, ...] = ()
+    how: str = ""
     reason: str = ""
     errno: int = 0
     program: str = ""

@@ -192,9 +192,7 @@ def test_progress_on_one_line() -> None:
 
 def test_a_stall_and_ranks_that_do_not_run_are_said_everywhere() -> None:
     """Issue 11.3: `status` prints these texts, `list` the last one, `--follow` the events."""
-    stall = Stall(
-        attempt=1, step=40, since=START, message="no step for 5 min after step 40; rank 1 printed a traceback:\nE"
-    )
+    stall = Stall(attempt=1, step=40, since=START, suspicion="rank 1 printed a traceback:\nE", message="for people")
     idle = (RankState(rank=1, state="stopped", slot=1, node="node-1"),)
     running = job(phase="Running", attempt=1, progress=Progress(step=40, time=START))
     stuck = replace(running, status=replace(running.status, stall=stall, idle_ranks=idle))
@@ -205,6 +203,12 @@ def test_a_stall_and_ranks_that_do_not_run_are_said_everywhere() -> None:
     assert describe.events(stuck, running) == ["the program reports again"]
     over = replace(stuck, status=replace(stuck.status, phase="Failed"))
     assert (describe.stall_text(over), describe.idle_ranks(over)) == ("", [])
+
+
+def test_a_stall_that_an_earlier_version_wrote_has_its_suspicion_in_the_message() -> None:
+    message = "no step for 5 min after step 40; rank 1 printed a traceback:\nE"
+    stuck = job(phase="Running", attempt=1, stall=Stall(attempt=1, step=40, since=START, message=message))
+    assert describe.stall_text(stuck, at(360)) == "no step for 6m after step 40; rank 1 printed a traceback:\nE"
 
 
 def test_next_step_fits_the_phase_and_the_command_name() -> None:

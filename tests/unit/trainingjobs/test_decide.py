@@ -79,7 +79,7 @@ def test_a_failing_rank_restarts_in_the_same_pods() -> None:
 
 def test_supervisors_report_on_a_killed_rank_is_shown() -> None:
     world = World(make_job(2, backoffLimit=0)).started()
-    world.exit_rank(1, 137, signal=9, reason="rank exited: out of memory, killed by the kernel")
+    world.exit_rank(1, 137, signal=9, how="OutOfMemory")
     world.until("Failed")
     assert world.status.faults[-1].rule == "rank-out-of-memory"
     assert "ended with signal 9 (out of memory, killed by the kernel)" in world.status.message

@@ -115,6 +115,7 @@ def test_a_traceback_is_shown_and_never_a_reason() -> None:
     assert world.status.stall is None
     world.pass_s(20)
     assert world.status.stall is not None
+    assert world.status.stall.suspicion.startswith("rank 1 printed a traceback:\n")
     assert world.status.stall.message == (
         "no step for 5 min after step 40; rank 1 printed a traceback:\n"
         "Traceback (most recent call last):\nValueError: no such batch"

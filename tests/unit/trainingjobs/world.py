@@ -300,7 +300,7 @@ class World:
         tail: str = "",
         rank: int | None = None,
         happened_s_ago: float = 0.0,
-        reason: str = "rank exited",
+        how: str = "RankExited",
         errno: int = 0,
         program: str = "",
     ) -> None:
@@ -314,7 +314,7 @@ class World:
             signal=signal,
             time=self.now - happened_s_ago,
             tail=(tail,),
-            reason=reason,
+            how=how,
             errno=errno,
             program=program,
         )

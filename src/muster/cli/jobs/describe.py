@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from muster.api.fixed_spec import effective
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import Fault, Restarts, Timeline
+from muster.api.untyped_stall import suspicion_of
 from muster.api.words import counted, rank_text
 from muster.cli.output import age
 from muster.kube.objects.struct import to_dict
@@ -68,9 +69,9 @@ def stall_text(job: TrainingJob, now: datetime | None = None) -> str:
     stall = job.status.stall
     if not stalled(job) or stall is None:
         return ""
-    _, _, known = stall.message.partition("; ")
+    suspicion = suspicion_of(stall)
     step = f" after step {stall.step}" if stall.step is not None else ""
-    return f"no step for {age(stall.since, now)}{step}" + (f"; {known}" if known else "")
+    return f"no step for {age(stall.since, now)}{step}" + (f"; {suspicion}" if suspicion else "")
 
 
 def reported_text(job: TrainingJob) -> str:

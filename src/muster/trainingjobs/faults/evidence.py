@@ -60,7 +60,7 @@ def rank_exit(slot: Slot, attempt: int) -> Evidence | None:
         slot=slot.number,
         seen_at=member.exit_at,
         node=slot.node,
-        reason=ended.reason,
+        reason=ended.how,
         code=ended.code,
         signal=ended.signal,
         rank=rank,

@@ -186,8 +186,8 @@ def _message(verdict: Verdict) -> str:
     if evidence.kind in ("rank", "launcher"):
         who = f"rank {evidence.rank}" if evidence.kind == "rank" else "the launcher"
         how = f"signal {evidence.signal}" if evidence.signal else f"exit code {evidence.code}"
-        _, _, more = evidence.reason.partition("rank exited: ")  # what the supervisor knows beyond the exit code
-        head = f"{who} ({where}) ended with {how}" + (f" ({more})" if more else "")
+        more = " (out of memory, killed by the kernel)" if evidence.reason == "OutOfMemory" else ""
+        head = f"{who} ({where}) ended with {how}{more}"
         lines = evidence.message.splitlines()
         if len(lines) > 1:  # lists show the first line: a program's last words are its reason, unless it was killed
             said = f": {lines[-1].strip()}" if not evidence.signal else ""

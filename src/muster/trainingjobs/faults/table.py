@@ -213,7 +213,7 @@ TABLE: Final[tuple[Row, ...]] = (
         why="The nodes saw it just before the attempt began: something deleted it before the program could read it",
     ),
     Row(
-        id="rank-out-of-memory", tier=5, kind="rank", reasons=(".*(OOM|out of memory).*",), cause="user", replace=False,
+        id="rank-out-of-memory", tier=5, kind="rank", reasons=("OutOfMemory",), cause="user", replace=False,
         what="The kernel killed the first failing rank for memory, within the pod's limit",
         why="The program needs more memory than it asked for", source="cgroup v2, memory.events",
     ),
@@ -235,12 +235,6 @@ TABLE: Final[tuple[Row, ...]] = (
         why="MPI ends the other ranks like this after the first one failed", source="mpiexec(1)",
     ),
     Row(
-        id="rank-stopped", tier=6, kind="rank", reasons=(".*while its launcher stopped it",), cause="unknown",
-        replace=False, what="A rank ended while its launcher was stopping it",
-        why="It is a consequence of a failure elsewhere; that one decides",
-        source="https://github.com/pmodels/mpich (hydra ends all ranks when one fails)",
-    ),
-    Row(
         id="rank-killed", tier=5, kind="rank", signals=(9,), cause="unknown", replace=False,
         what="The first failing rank was killed with SIGKILL, and nothing says why",
         why="A person, the kernel or a watchdog did it",
@@ -256,7 +250,7 @@ TABLE: Final[tuple[Row, ...]] = (
         why="The program did it, unless hardware evidence comes within 120 s",
     ),
     Row(
-        id="could-not-start", tier=5, kind="launcher", reasons=("could not start:.*",), cause="user", replace=False,
+        id="could-not-start", tier=5, kind="launcher", reasons=("CouldNotStart",), cause="user", replace=False,
         what="The launcher or the command could not be started", why="The image lacks mpiexec, torchrun or the program",
         source="muster.trainingjobs.supervisor",
     ),

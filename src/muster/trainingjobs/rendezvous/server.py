@@ -25,6 +25,7 @@ from muster.trainingjobs.pods.slots import attempt_of
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
 from muster.trainingjobs.rendezvous.tokens import TokenReviewer
+from muster.trainingjobs.rendezvous.untyped_exits import how_of
 from muster.trainingjobs.snapshot import IdleRank, Member, RankExit, RankTrace, SupervisorState
 
 log = logging.getLogger(__name__)
@@ -268,7 +269,8 @@ def _bounded(ended: RankExit | None) -> RankExit | None:
     if ended is None:
         return None
     reason, program = ended.reason[:_TAIL_CHARS], ended.program[:_TAIL_CHARS]
-    return replace(ended, tail=_tail(ended.tail), reason=reason, program=program)
+    how = ended.how[:_TAIL_CHARS] or how_of(ended.reason)
+    return replace(ended, tail=_tail(ended.tail), how=how, reason=reason, program=program)
 
 
 def _tail(lines: tuple[str, ...]) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ def _begun(
     status, count = snapshot.job.status, snapshot.quiet
     assert count is not None
     text = f"no step for {length(count.seconds)}" + (f" after step {count.step}" if count.step is not None else "")
-    slot, why = _suspect(snapshot, part)
+    slot, suspicion = _suspect(snapshot, part)
     at = progress.time if progress is not None else None
     stall = Stall(
         attempt=status.attempt,
@@ -180,7 +180,8 @@ def _begun(
         step=count.step,
         slot=slot,
         limit_seconds=round(limit, 1),
-        message=builder.shortened(text + why),
+        suspicion=builder.shortened(suspicion),
+        message=builder.shortened("; ".join(filter(None, (text, suspicion)))),
     )
     return [
         WriteStatus(builder.fitted(replace(status, stall=stall, quiet=_length(count))), "Stalled"),
@@ -222,12 +223,12 @@ def _suspect(snapshot: JobSnapshot, part: Sequence[Slot]) -> tuple[int, str]:
     """The slot to name, and what is known: ranks that do not run, then a traceback."""
     idle = snapshot.job.status.idle_ranks
     if idle:
-        return idle[0].slot, "; " + "; ".join(rank_text(each) for each in idle[:4])
+        return idle[0].slot, "; ".join(rank_text(each) for each in idle[:4])
     for slot in part:
         traces = slot.member.traces if slot.member is not None else ()
         for trace in traces[:1]:
             lines = "\n".join(trace.lines[-_TRACE_LINES:])[-_TRACE_CHARS:]
-            return slot.number, f"; rank {trace.rank} printed a traceback:\n{lines}"
+            return slot.number, f"rank {trace.rank} printed a traceback:\n{lines}"
     return part[0].number if part else 0, ""
 
 

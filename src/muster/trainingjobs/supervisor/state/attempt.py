@@ -56,11 +56,23 @@ class Rank:
 class LauncherExit:
     """How the launcher ended; reported if no rank of this node turns out to be the reason by `due`."""
 
-    def __init__(self, outcome: tuple[int, int], reason: str, tail: list[str], due: float) -> None:
-        self.outcome, self.reason, self.tail, self.due = outcome, reason, tail, due
+    def __init__(self, outcome: tuple[int, int], how: str, tail: list[str], due: float) -> None:
+        self.outcome, self.how, self.tail, self.due = outcome, how, tail, due
 
 
-LAUNCHER_EXITED = "launcher exited"
+RANK_EXITED, OUT_OF_MEMORY, ABORTED = "RankExited", "OutOfMemory", "Aborted"
+LAUNCHER_EXITED, RANKS_STOPPED, CONNECTION_LOST = "LauncherExited", "RanksStopped", "ConnectionLost"
+COULD_NOT_START = "CouldNotStart"
+REASONS = {
+    RANK_EXITED: "rank exited",
+    OUT_OF_MEMORY: "rank exited: out of memory, killed by the kernel",
+    ABORTED: "rank called MPI_Abort",
+    LAUNCHER_EXITED: "launcher exited",
+    RANKS_STOPPED: "ranks stopped by their launcher",
+    CONNECTION_LOST: "launcher connection lost",
+    COULD_NOT_START: "could not start",
+}
+"""How this node's part of an attempt can fail, and the same in words for people."""
 RANK_EXIT_S = 5.0
 """A rank's own exit, if there is one, is known within this time after the launcher's."""
 
@@ -84,10 +96,10 @@ class Attempt:
         """Pids of launchers and remote commands."""
         return [*self.launchers.values(), *self.commands.values()]
 
-    def launcher_failed(self, outcome: tuple[int, int], reason: str, tail: list[str], now: float) -> None:
+    def launcher_failed(self, outcome: tuple[int, int], how: str, tail: list[str], now: float) -> None:
         """Note how the launcher ended; its own exit says more than a lost connection."""
-        if self.launcher_exit is None or reason == LAUNCHER_EXITED:
-            self.launcher_exit = LauncherExit(outcome, reason, tail, now + RANK_EXIT_S)
+        if self.launcher_exit is None or how == LAUNCHER_EXITED:
+            self.launcher_exit = LauncherExit(outcome, how, tail, now + RANK_EXIT_S)
 
     def ranks_are_done(self) -> bool:
         """Returns whether all of this node's ranks have started and ended."""

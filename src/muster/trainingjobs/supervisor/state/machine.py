@@ -23,7 +23,19 @@ from typing import Any, Callable, Mapping, NamedTuple
 
 from ..exits import outcome_of
 from . import events, instructions
-from .attempt import LAUNCHER_EXITED, Attempt, AttemptSpec, Rank
+from .attempt import (
+    ABORTED,
+    CONNECTION_LOST,
+    COULD_NOT_START,
+    LAUNCHER_EXITED,
+    OUT_OF_MEMORY,
+    RANK_EXITED,
+    RANKS_STOPPED,
+    REASONS,
+    Attempt,
+    AttemptSpec,
+    Rank,
+)  # fmt: skip
 from .events import Event
 from .instructions import Instruction
 from .mpiabort import find_abort
@@ -213,8 +225,8 @@ class Machine:
 
     def _start_failed(self, event: events.StartFailed) -> None:
         if self.attempt is not None:
-            problem, why = (event.error, event.program), f"could not start: {event.message}"
-            self._fail(self.attempt, -1, (127, 0), why, [event.message], problem=problem)
+            problem = (event.error, event.program)
+            self._fail(self.attempt, -1, (127, 0), COULD_NOT_START, [event.message], problem=problem)
             self._stop("finished", 0.0)
 
     # -- launchers
@@ -268,7 +280,7 @@ class Machine:
         rank = self._rank(event.key)
         if self.attempt is not None and rank is not None and rank.alive and rank.orphaned_at is None:
             rank.orphaned_at = self._now
-            self.attempt.launcher_failed((255, 0), "ranks stopped by their launcher", [], self._now)
+            self.attempt.launcher_failed((255, 0), RANKS_STOPPED, [], self._now)
 
     def _orphan_ended(self, event: events.OrphanEnded) -> None:
         for rank in self._ranks():
@@ -295,38 +307,38 @@ class Machine:
         if noted is not None and (abort is not None or not (event.orphan or rank.signalled)):
             # MPI_Abort, or our SIGKILL, only ended what had failed already
             said = tail if abort is None else abort.before or event.stdout
-            self._rank_failed(attempt, rank, (noted, 0), "rank exited", said, ended_at)
+            self._rank_failed(attempt, rank, (noted, 0), RANK_EXITED, said, ended_at)
         elif mpi and abort is not None:
-            self._fail(attempt, rank.number, (abort.code, 0), "rank called MPI_Abort", abort.said, ended_at)
+            self._fail(attempt, rank.number, (abort.code, 0), ABORTED, abort.said, ended_at)
         elif event.orphan or rank.signalled or (mpi and outcome[0] in LAUNCHER_GONE):
-            attempt.launcher_failed((255, 0), "ranks stopped by their launcher", tail, self._now)
+            attempt.launcher_failed((255, 0), RANKS_STOPPED, tail, self._now)
         else:
             memory = outcome[1] == signal.SIGKILL and event.out_of_memory
-            reason = "rank exited: out of memory, killed by the kernel" if memory else "rank exited"
-            self._rank_failed(attempt, rank, outcome, reason, tail, ended_at)
+            self._rank_failed(attempt, rank, outcome, OUT_OF_MEMORY if memory else RANK_EXITED, tail, ended_at)
 
     def _rank_failed(
-        self, attempt: Attempt, rank: Rank, outcome: tuple[int, int], reason: str, tail: list[str], ended_at: float
+        self, attempt: Attempt, rank: Rank, outcome: tuple[int, int], how: str, tail: list[str], ended_at: float
     ) -> None:
         """A rank failed by itself: tell it; mpiexec stops the other ranks, without it this node's are stopped here."""
         problem = (rank.exec_error, attempt.spec.command[0]) if rank.exec_error else (0, "")
-        self._fail(attempt, rank.number, outcome, reason, tail, ended_at, problem)
+        self._fail(attempt, rank.number, outcome, how, tail, ended_at, problem)
         if attempt.spec.launcher != "mpi":
             self._stop("finished", self.grace_s)
 
     def _fail(
-        self, attempt: Attempt, rank: int, outcome: tuple[int, int], reason: str, tail: list[str], at: float = 0.0,
+        self, attempt: Attempt, rank: int, outcome: tuple[int, int], how: str, tail: list[str], at: float = 0.0,
         problem: tuple[int, str] = (0, ""),
     ) -> None:  # fmt: skip
         """Note this node's first failure and tell it at once; `problem`: errno and the program not executed."""
+        reason = f"{REASONS[how]}: {tail[0]}" if how == COULD_NOT_START else REASONS[how]
         attempt.exit = {
             "attempt": attempt.number, "rank": rank, "code": outcome[0], "signal": outcome[1],
-            "time": at or self._time, "tail": tail, "reason": reason,
+            "time": at or self._time, "tail": tail, "how": how, "reason": reason,
             "errno": problem[0], "program": problem[1],
         }  # fmt: skip
         who = f"rank {rank}" if rank >= 0 else "the node"
-        how = f"was killed by signal {outcome[1]}" if outcome[1] else f"ended with exit code {outcome[0]}"
-        self._banner(attempt, f"{who} {how} ({reason})")
+        end = f"was killed by signal {outcome[1]}" if outcome[1] else f"ended with exit code {outcome[0]}"
+        self._banner(attempt, f"{who} {end} ({reason})")
         self._report()
 
     def _symptoms_seen(self, event: events.SymptomsSeen) -> None:
@@ -356,7 +368,7 @@ class Machine:
         # after the last rank a launcher may end without a word to what it has started (Open MPI does)
         cut = event.lost and attempt is not None and ours and not attempt.ranks_are_done()
         if attempt is not None and cut and self.state == "running":
-            attempt.launcher_failed((255, 0), "launcher connection lost", [], self._now)
+            attempt.launcher_failed((255, 0), CONNECTION_LOST, [], self._now)
 
     def _connection_asked(self, event: events.ConnectionAsked) -> None:
         attempt = self.attempt
@@ -416,7 +428,7 @@ class Machine:
             self._do(instructions.LookAtRanks(tuple((rank.key, rank.number, rank.pid) for rank in alive if rank.pid)))
         ended, launcher = attempt.began and not attempt.roots and not alive, attempt.launcher_exit
         if attempt.exit is None and launcher is not None and (ended or self._now > launcher.due):
-            self._fail(attempt, -1, launcher.outcome, launcher.reason, launcher.tail)
+            self._fail(attempt, -1, launcher.outcome, launcher.how, launcher.tail)
         if ended:
             self._stop("finished", 0.0)
 
