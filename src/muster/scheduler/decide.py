@@ -323,7 +323,7 @@ def is_behind(gang: Gang, head: Gang, need: int, have: int = 0) -> Reason:
     team = ""
     if gang.team and head.team:
         team = "the same team" if gang.team == head.team else f"team {head.team}"
-    return Reason(Why.BEHIND, need, have, head.full_name, team)
+    return Reason(Why.BEHIND, need, have, head.full_name, team, head=head.key)
 
 
 def _count(groups: Groups) -> int:

@@ -112,13 +112,19 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a gang waits: `have` of `need` (pods, or nodes), what it waits for, and the team of that."""
+    """Why a gang waits: `have` of `need` (pods, or nodes), what it waits for, and the team of that.
+
+    Attributes:
+        detail: what it waits for, for people.
+        head: key of the gang that is ahead in the queue; "" if it does not wait for one.
+    """
 
     why: Why
     need: int = 0
     have: int = 0
     detail: str = ""
     team: str = ""
+    head: str = ""
 
     def text(self) -> str:
         """Return the reason as one sentence."""

@@ -145,7 +145,7 @@ def explain(
     if have >= need and not behind:
         text = f"would run: there is room for {counted(have, 'pod')} and it needs {need}"
         return Explanation(gang.full_name, False, "", text, need=need, have=have, position=position, queued=queued)
-    head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
+    head = snapshot.gangs.get(reason.head)
     kept = _kept_for(snapshot, matcher, head) if head is not None else {}
     counts = census(snapshot, matcher, cls, reserved=kept, beside=beside, gang=gang, now=now)
     options = changes(snapshot, matcher, gang, cls, need, have, beside) if have < need else ()
