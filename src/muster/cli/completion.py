@@ -22,6 +22,6 @@ def command(shell: str) -> int:
     from muster.cli.main import cli
 
     completion_class = get_completion_class(shell)
-    assert completion_class is not None  # the argument allows only shells click knows
+    assert completion_class is not None  # the argument allows only shells that click supports
     click.echo(completion_class(cli, {}, "muster", "_MUSTER_COMPLETE").source())
     return ExitCode.DONE

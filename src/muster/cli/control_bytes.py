@@ -1,4 +1,4 @@
-"""The last line of defence of the terminal: whatever a command prints, only colours act. See muster/api/visible.py."""
+"""Guards the terminal: of all escape sequences that a command prints, only colours take effect."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from muster.api.visible import UNSAFE, UNSAFE_OR_COLOR, written
 
 
 def json_escaped(document: str) -> str:
-    """A JSON document in which the same characters are escaped as JSON does it; JSON itself escapes 00 to 1F only."""
+    """Escape the same characters in a JSON document, in JSON's own form. JSON encoders escape only 00 to 1F."""
     return UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", document)
 
 
 class _Guard:
-    """A text stream that writes out what could act on a terminal; its own colours pass."""
+    """A text stream that escapes characters that could act on a terminal; colours pass."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.unguarded = stream
@@ -36,7 +36,7 @@ class _Guard:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Within the block nothing that is printed acts on a terminal but colours: the last line of defence."""
+    """Guard stdout and stderr while the block runs: only colours take effect on a terminal."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(Any, _Guard(stream)) for stream in before)
     try:
@@ -46,5 +46,5 @@ def guarded() -> Iterator[None]:
 
 
 def unguarded(stream: IO[str]) -> IO[str]:
-    """The stream below the guard, for a display that moves the cursor; what it shows must be `visible`."""
+    """Return the stream below the guard, for a display that moves the cursor. Its texts must be `visible`."""
     return stream.unguarded if isinstance(stream, _Guard) else stream

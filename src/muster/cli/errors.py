@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """Exit statuses scripts may rely on (docs/dev/ARCHITECTURE.md, "Exit codes")."""
+    """Exit statuses that scripts may rely on (docs/dev/ARCHITECTURE.md, "Exit codes")."""
 
     DONE = 0
     FAILED = 1
@@ -26,7 +26,7 @@ class CliError(Exception):
     """Printed as `error: message` and `hint: hint` on stderr; the process exits with `exit_code`."""
 
     def __init__(self, message: str, hint: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
-        """Hold what went wrong and what to change."""
+        """Store the message, the hint and the exit code."""
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -37,12 +37,12 @@ class BadInput(CliError):
     """The user's input cannot be used; exit status 2."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        """Hold what is wrong with the input and what to change."""
+        """Store the message and the hint."""
         super().__init__(message, hint, ExitCode.BAD_INPUT)
 
 
 def from_api_error(error: ApiError) -> CliError:
-    """Translate an API server's refusal for the user; a note on the error says what to do."""
+    """Translate an API server's refusal for the user; if the error has a note, it becomes the hint."""
     from muster.kube import errors
 
     message = error.message or str(error)

@@ -1,4 +1,4 @@
-"""The program `muster`: commands are loaded only when they are called, so that starting it stays quick."""
+"""The program `muster`. It imports a command only when the command is called, so that it starts fast."""
 
 from __future__ import annotations
 
@@ -27,40 +27,36 @@ class Entry(NamedTuple):
 
 
 _HELP_NARROW, _HELP_MIN = 52, 20
-"""Click writes help 50 columns wide at least, unless it is given a width."""
+"""Least width of help texts. Without it, click uses at least 50 columns."""
 JOBS, TEAMS, CLUSTERS, OTHER = "Training jobs", "Teams and nodes", "Clusters on this machine", "Other"
 HIDDEN = ""
 
 COMMANDS: dict[str, Entry] = {
-    "run": Entry("muster.cli.jobs.run", "Train: run a script or a TrainingJob file on the cluster.", JOBS),
+    "run": Entry("muster.cli.jobs.run", "Run a script or a TrainingJob file on the cluster.", JOBS),
     "list": Entry("muster.cli.jobs.list", "List training jobs.", JOBS),
     "status": Entry("muster.cli.jobs.status", "Show a job: attempt, slots and nodes, faults, what to do next.", JOBS),
     "logs": Entry("muster.cli.ranks.logs", "Print what a job's ranks wrote.", JOBS),
     "exec": Entry("muster.cli.ranks.exec", "Run a command, or a shell, where a rank runs.", JOBS),
     "stacks": Entry("muster.cli.ranks.stacks", "Show where each rank is, grouped by equal stack.", JOBS),
-    "explain": Entry("muster.cli.jobs.explain", "Say why a job waits, or what it would take to place it.", JOBS),
-    "stop": Entry("muster.cli.jobs.stop", "Suspend a job: its nodes go back, its state stays.", JOBS),
+    "explain": Entry("muster.cli.jobs.explain", "Explain why a job waits, and which changes would let it start.", JOBS),
+    "stop": Entry("muster.cli.jobs.stop", "Suspend a job: its nodes are free, its state is kept.", JOBS),
     "resume": Entry("muster.cli.jobs.resume", "Let a stopped job continue from its last checkpoint.", JOBS),
     "delete": Entry("muster.cli.jobs.delete", "Delete jobs and everything they own.", JOBS),
     "teams": Entry("muster.cli.teams.teams", "Show what teams own, or what another configuration would change.", TEAMS),
     "capacity": Entry("muster.cli.teams.capacity", "Show each pool's nodes: healthy, owned, in use, idle.", TEAMS),
     "nodes": Entry("muster.cli.nodes.nodes", "Show nodes, one state each; why, history, quarantine, release.", TEAMS),
-    "health": Entry(
-        "muster.cli.health.health", "Show what is wrong with nodes, and which line of the policy decides.", TEAMS
-    ),
+    "health": Entry("muster.cli.health.health", "Show faulty nodes, and which line of the policy decides.", TEAMS),
     "up": Entry("muster.cli.local.up", "Start a cluster on this machine.", CLUSTERS),
     "down": Entry("muster.cli.local.down", "Stop it and remove everything it left.", CLUSTERS),
     "demo": Entry(
-        "muster.cli.local.demo", "See a job survive a killed rank and a lost node, in two minutes.", CLUSTERS
+        "muster.cli.local.demo", "Watch a job survive a killed rank and a lost node, in two minutes.", CLUSTERS
     ),
-    "fault": Entry("muster.cli.local.fault", "Break something in an embedded cluster, on purpose.", CLUSTERS),
+    "fault": Entry("muster.cli.local.fault", "Cause a fault in an embedded cluster on purpose.", CLUSTERS),
     "simulate": Entry(
         "muster.cli.replay.simulate", "Replay a trace through the scheduler: waits, use, failures.", OTHER
     ),
-    "controller": Entry("muster.cli.processes.controller", "Run the controllers (what a cluster runs for you).", OTHER),
-    "admission": Entry(
-        "muster.cli.processes.admission", "Run the webhook for teams (what a cluster runs for you).", OTHER
-    ),
+    "controller": Entry("muster.cli.processes.controller", "Run the controllers (the chart starts it).", OTHER),
+    "admission": Entry("muster.cli.processes.admission", "Run the webhook for teams (the chart starts it).", OTHER),
     "chart": Entry("muster.cli.chart", "Write the Helm chart into a folder, to install it on a cluster.", OTHER),
     "completion": Entry("muster.cli.completion", "Print shell completion for bash, zsh or fish.", OTHER),
     "version": Entry("muster.cli.version", "Print versions.", OTHER),
@@ -79,7 +75,7 @@ click.Context.formatter_class = _HelpFormatter
 
 
 class _ReaderGone(Exception):
-    """The reader of stdout has what it wanted: `muster logs ... | head`."""
+    """The reader closed the pipe of stdout, as `muster logs ... | head` does."""
 
 
 class LazyGroup(click.Group):
@@ -135,7 +131,7 @@ def cli(debug: bool) -> None:
 
 
 def run(arguments: Sequence[str], program: str = "muster") -> int:
-    """Run the command line; returns the exit status, having said what went wrong."""
+    """Run the command line, print errors, and return the exit status."""
     with guarded():
         return _run(arguments, program)
 
@@ -170,7 +166,7 @@ def _run(arguments: Sequence[str], program: str) -> int:
 
 
 def _translated(error: Exception) -> CliError:
-    """Translates an exception for the user; only API errors have a meaning of their own."""
+    """Convert an exception to a CliError. API errors get specific messages."""
     from muster.kube.errors import ApiError, ConfigError
 
     if isinstance(error, ConfigError):
@@ -184,7 +180,7 @@ def _translated(error: Exception) -> CliError:
 
 
 def _typed(arguments: Sequence[str], program: str) -> str:
-    """Returns the command as typed, with its groups; click leaves it out for an option without a value."""
+    """Returns the command as typed, with its groups. Click does not report it for an option without a value."""
     path = [program]
     group: click.Group = cli
     for name in arguments:
@@ -199,7 +195,7 @@ def _typed(arguments: Sequence[str], program: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Click's message without its full stop and with a small first letter, as ours are."""
+    """Return click's message in our form: without its full stop, and with a lower-case first letter."""
     text = text.strip().removesuffix(".").replace("is not a valid integer range", "is not a whole number")
     return text[:1].lower() + text[1:]
 

@@ -1,4 +1,4 @@
-"""Names that the user types, checked before any request: of jobs, nodes, namespaces, contexts and clusters."""
+"""Checks names of jobs, nodes, namespaces, contexts and clusters that users type, before any request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def valid_namespace(name: str) -> bool:
 
 
 def object_names(what: str, see: str) -> Callback:
-    """Make a click callback that refuses what cannot be the name of a `what`; `see` says where the names are listed."""
+    """Make a click callback that refuses an impossible name of a `what`.
+
+    The hint `see` names the command that lists them.
+    """
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         _refuse_empty(context, parameter, value)
@@ -45,7 +48,7 @@ def object_names(what: str, see: str) -> Callback:
 
 
 def namespace(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse what cannot be the name of a namespace; a click callback."""
+    """Refuse an impossible name of a namespace; a click callback."""
     _refuse_empty(context, parameter, value)
     if value and not valid_namespace(value) and not context.resilient_parsing:
         raise BadInput(
@@ -58,7 +61,7 @@ NODE_NAMES: Final = object_names("node", "kubectl get nodes lists those of the c
 
 
 def node_argument(name: str = "name", metavar: str = "NODE", **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """An argument that is the name of a node; like `click.argument`, but checked."""
+    """Make a click argument for the name of a node, with a check."""
     return click.argument(name, metavar=metavar, callback=NODE_NAMES, **options)
 
 
@@ -71,12 +74,12 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: Any) ->
 def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     """Refuse `nan` and `inf`, which are within every range of click; a click callback."""
     if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a number to reckon with")
+        raise click.BadParameter(f"{value} is not a finite number")
     return value
 
 
 def _refuse_empty(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """An empty value must never mean the default: the command would work on another object or cluster."""
+    """Refuse an empty value: with the default instead, the command could change another object or cluster."""
     given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     if given and not context.resilient_parsing and "" in (value if isinstance(value, tuple) else (value,)):
         shown = parameter.opts[0] if parameter.param_type_name == "option" else parameter.make_metavar(context)

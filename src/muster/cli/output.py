@@ -34,7 +34,7 @@ _GAP = 3
 _NARROWEST = 20
 _CELL_MIN = 4
 _CUT_TO = 20
-"""A last column that is wider is cut to what fits, if that much does."""
+"""Least width to which a wide last column is cut."""
 
 
 def colored(stream: TextIO | None = None) -> bool:
@@ -49,7 +49,7 @@ def interactive() -> bool:
 
 
 def paint(text: str, color: str = "", *, bold: bool = False, stream: TextIO | None = None) -> str:
-    """`text` in a colour where `stream` is coloured; as it is elsewhere."""
+    """Colour `text` if `stream` is coloured."""
     return click.style(text, fg=color or None, bold=bold or None) if text and colored(stream) else text
 
 
@@ -59,7 +59,7 @@ def phase(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Say something that is not the command's data: stderr, so that pipes stay clean."""
+    """Print a note on stderr, so that stdout holds only the command's data."""
     click.echo("\n".join(fitted(visible(text), stream=sys.stderr)), err=True)
 
 
@@ -71,12 +71,12 @@ def console() -> Console:
 
 
 def say(text: str, *, head: str = "", hang: int | None = None) -> None:
-    """Print text for people on stdout, folded where the terminal is too narrow.
+    """Print text for people on stdout, wrapped to the terminal's width.
 
     Args:
-        text: what a user, a program or an object says; made visible here.
-        head: begins the first line; of our own making, and may be painted.
-        hang: how far further lines are indented; as long as `head` if it is left out.
+        text: untrusted text of a user, a program or an object; it is escaped here.
+        head: begins the first line; trusted text, which may have colours.
+        hang: indentation of further lines; by default the length of `head`.
     """
     used = len(click.unstyle(head))
     hang = used if hang is None else hang
@@ -86,18 +86,18 @@ def say(text: str, *, head: str = "", hang: int | None = None) -> None:
 
 
 def say_command(line: str) -> None:
-    """Print a command to copy, without its comment where that does not fit; a command itself is never folded."""
+    """Print a command to copy. A comment that does not fit is left out; the command is never wrapped."""
     room = text_width()
     click.echo(f"  {visible(line if not room or len(line) + 2 <= room else line.partition('   #')[0])}")
 
 
 def fitted(text: str, *, indent: int = 0, stream: TextIO | None = None) -> list[str]:
-    """The lines of a text, folded between words where the terminal is too narrow for them and `indent` spaces."""
+    """Wrap a text between words to the terminal's width less `indent` columns."""
     return [part[indent:] for line in text.split("\n") for part in _folded(line, indent, indent, stream)]
 
 
 def _folded(line: str, start: int, hang: int, stream: TextIO | None = None) -> list[str]:
-    """A line after `start` spaces, and what does not fit beside it after `hang`."""
+    """Wrap a line: the first part follows `start` columns, the others are indented by `hang`."""
     room = text_width(stream)
     if not room or start + len(line) <= room:
         return [" " * start + line]
@@ -110,7 +110,7 @@ def _folded(line: str, start: int, hang: int, stream: TextIO | None = None) -> l
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Columns that text must fit into: those of the terminal, or COLUMNS; 0 where lines may be of any length."""
+    """Return the width for text: that of the terminal, or COLUMNS; 0 means no limit."""
     if (stream or sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdigit():
         return shutil.get_terminal_size().columns
     return 0
@@ -119,8 +119,8 @@ def text_width(stream: TextIO | None = None) -> int:
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()) -> None:
     """Print aligned columns, all of them if stdout is not a terminal.
 
-    On a terminal that is too narrow, columns in `optional` are dropped: first those without content, then from the
-    first on; stderr names these. A long last column is cut to fit.
+    If a terminal is too narrow, columns in `optional` are dropped: first empty ones, then the others in order. A note
+    on stderr names them. A long last column is cut to fit.
     """
     rows = [[visible(cell.replace("\n", " ")) for cell in row] for row in rows]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -167,7 +167,7 @@ def _narrow(widths: list[int], kept: Sequence[int], room: int) -> None:
 
 
 def _least(widths: Sequence[int], kept: Sequence[int]) -> int:
-    """The width of a row of these columns whose last one is cut as far as it may be."""
+    """Return the smallest width of a row of these columns, with the last one cut as far as allowed."""
     return sum(widths[column] + _GAP for column in kept[:-1]) + min(widths[kept[-1]], _CUT_TO)
 
 
@@ -179,19 +179,19 @@ def print_data(data: Any, form: str) -> None:
     import yaml
 
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    if visible(text) != text:  # YAML writes such characters as they are unless everything is ASCII
+    if visible(text) != text:  # without this, YAML would not escape such characters
         text = yaml.safe_dump(data, sort_keys=False)
     click.echo(text, nl=False)
 
 
 def output_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option `-o/--output` with the given forms; the parameter is called `output` and is "" by default."""
+    """Make the option `-o/--output` with these formats. Its parameter is `output`, "" by default."""
     return click.option(
         "-o",
         "--output",
         type=click.Choice(forms or ("json", "yaml")),
         callback=lambda context, parameter, value: value or "",
-        help="Print data in this form.",
+        help="Print data in this format.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Groups of commands that show a table of the cluster when they are called alone, such as `muster teams`."""
+"""Command groups that show a table if they are called without a subcommand, such as `muster teams`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ system_namespace = click.option(
 
 
 def table_group(show: Callable[[Cluster, str, str], Coroutine[Any, Any, int]]) -> click.Group:
-    """Make a group of `show`, which is given the cluster, Muster's namespace and the form of output, and its help."""
+    """Make a group from `show`, which receives the cluster, Muster's namespace and the output format."""
 
     @click.group("command", help=show.__doc__, invoke_without_command=True)
     @system_namespace
@@ -38,7 +38,9 @@ def table_group(show: Callable[[Cluster, str, str], Coroutine[Any, Any, int]]) -
     def command(context: click.Context, system_namespace: str, output: str, target: Target) -> int:
         if context.invoked_subcommand is not None:
             if output or target != Target() or system_namespace != SYSTEM_NAMESPACE:
-                raise BadInput("options are of no use there", f"write them after '{context.invoked_subcommand}'")
+                raise BadInput(
+                    "options before a subcommand have no effect", f"write them after '{context.invoked_subcommand}'"
+                )
             return ExitCode.DONE
         return asyncio.run(show(resolve(target), system_namespace, output))
 

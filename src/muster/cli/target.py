@@ -28,7 +28,7 @@ _RETRY_S = 5.0
 
 
 class Target(NamedTuple):
-    """The user's options about the cluster; empty fields were not given."""
+    """The user's options about the cluster; an empty field means that the option was not given."""
 
     kubeconfig: str = ""
     context: str = ""
@@ -37,13 +37,13 @@ class Target(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """A cluster a command speaks to.
+    """The cluster of a command.
 
     Attributes:
-        config: how to reach it.
+        config: its address and credentials.
         namespace: the namespace to use.
-        description: what it is, for people.
-        embedded: where it lies, if it runs on this machine.
+        description: its kind and name, for messages.
+        embedded: its state folder, if it runs on this machine.
     """
 
     config: ClusterConfig
@@ -53,7 +53,7 @@ class Cluster(NamedTuple):
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """A client of it, for as long as the block runs."""
+        """Open a client for the cluster while the block runs."""
         from muster.embedded.layout import Layout, default_root
         from muster.kube.client import Client
         from muster.kube.errors import Unavailable
@@ -68,7 +68,7 @@ class Cluster(NamedTuple):
 
 
 def cluster_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options that choose the cluster; the command gets them as one parameter, `target`."""
+    """Add the options that choose the cluster. The command receives them as one parameter, `target`."""
     options = (
         click.option(
             "-n",
@@ -174,9 +174,8 @@ def _load(kubeconfig: str, context: str) -> ClusterConfig:
 def _has_kubeconfig() -> bool:
     """Return whether the user's kubeconfig chooses a cluster.
 
-    KUBECONFIG always does: if it cannot be used, another cluster would be a surprise. The file
-    ~/.kube/config does if it names a current context, or if it cannot be read, which is an error when it is
-    loaded.
+    KUBECONFIG always does, so that an error in it never leads to another cluster. The file ~/.kube/config does if it
+    names a current context. It also does if it cannot be read; loading it then reports the error.
     """
     from muster.kube.connection.config import kubeconfig_files
     from muster.kube.connection.kubeconfig import is_there, read_kubeconfigs
@@ -195,7 +194,7 @@ def _candidates() -> list[Layout]:
     from muster.embedded.layout import Layout, clusters_root, default_root
 
     roots = [default_root()]
-    with contextlib.suppress(OSError):  # a folder that cannot be read holds no cluster of ours
+    with contextlib.suppress(OSError):  # skip a folder that cannot be read
         roots += sorted(path for path in clusters_root().iterdir() if path not in roots)
     return [Layout(root) for root in roots]
 
@@ -206,13 +205,13 @@ def _running_clusters() -> list[Layout]:
 
 
 def embedded_at(server: str) -> Layout | None:
-    """The cluster on this machine whose API server has this address, if it is one of ours and runs."""
+    """Return the running cluster of `muster up` whose API server has this address, if there is one."""
     layout = stored_at(server)
     return layout if layout and layout.read_daemon() else None
 
 
 def stored_at(server: str) -> Layout | None:
-    """The cluster on this machine whose API server has this address, whether it runs or not."""
+    """Return the cluster of `muster up` whose API server has this address, whether it runs or not."""
     address = urlsplit(server)
     if address.hostname not in ("127.0.0.1", "localhost"):
         return None
@@ -221,7 +220,7 @@ def stored_at(server: str) -> Layout | None:
 
 
 async def if_allowed(asked: Awaitable[T]) -> T | None:
-    """Return None for what is not there, or not for everybody to read."""
+    """Return None instead of an error if the object does not exist or the user may not read it."""
     from muster.kube.errors import Forbidden, NotFound
 
     try:

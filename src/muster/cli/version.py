@@ -1,4 +1,4 @@
-"""`muster version`: ours, Python's and the cluster's."""
+"""`muster version`: prints the versions of Muster, Python and the cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(target: Target, output: str) -> int:
 
 
 def _cluster(target: Target) -> str:
-    """The cluster's version, or why there is none to tell."""
+    """The cluster's version, or why it is not known."""
     from muster.kube.errors import ApiError
 
     try:

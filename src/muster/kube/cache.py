@@ -22,7 +22,8 @@ class Cache(Generic[T]):
 
     Args:
         name: the owner, in log lines.
-        stored: reduces an object before it is stored; indexes and `old` see the result, handlers get the whole object.
+        stored: reduces an object before it is stored. Indexes and `old` see the reduced object; handlers get the whole
+            one.
     """
 
     def __init__(self, name: str, stored: Callable[[T], T] | None = None) -> None:
@@ -39,7 +40,7 @@ class Cache(Generic[T]):
         """Index name -> value -> key -> object; live and read-only."""
 
     def add_index(self, name: str, function: IndexFunction[T]) -> None:
-        """Add an index over what is and will be here. Raises ValueError when the name is taken."""
+        """Add an index over present and future objects. Raises ValueError if the name is taken."""
         if name in self._indexes:
             raise ValueError(f"{self._name} already has an index {name!r}")
         self._indexes[name] = index = Index(function)
@@ -51,18 +52,18 @@ class Cache(Generic[T]):
         del self._indexes[name]
 
     def add_handler(self, handler: Handler[T]) -> None:
-        """Call `handler` for every change from now on, and first for every object that is here already."""
+        """Call `handler` for every present object, and then for every change."""
         self._handlers.append(handler)
         for obj in list(self._objects.values()):
             self._call(handler, None, obj)
 
     def remove_handler(self, handler: Handler[T]) -> None:
-        """Call `handler` no more, if it was added."""
+        """Stop calling `handler`. Does nothing if it was not added."""
         if handler in self._handlers:
             self._handlers.remove(handler)
 
     def become(self, fresh: Mapping[str, T], newcomers: Iterable[Handler[T]] = ()) -> None:
-        """Become equal to a complete list, in place and without a break; handlers hear what differs.
+        """Replace the content by a complete list, and call handlers for the differences.
 
         Newcomers hear of each object of the list, and are handlers from then on.
         """
@@ -76,10 +77,10 @@ class Cache(Generic[T]):
                 self._call(handler, None, obj)
 
     def change(self, key: str, new: T | None) -> None:
-        """Records that the object at `key` is now `new`, or is gone; the same resourceVersion is ignored."""
+        """Store `new` under `key`, or remove the object if `new` is None. An unchanged resourceVersion is ignored."""
         old = self._objects.get(key)
         if old is not None and new is not None:
-            if old.metadata.uid != new.metadata.uid:  # deleted and created again between two events
+            if old.metadata.uid != new.metadata.uid:  # deleted and recreated between two events
                 self.change(key, None)
                 old = None
             elif old.metadata.resource_version == new.metadata.resource_version:

@@ -23,14 +23,14 @@ JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 PAGE = 500
-"""Objects a page of a long list, as in client-go."""
+"""Objects in one page of a list, as in client-go."""
 
 
 class Client(RestClient):
-    """Reads, writes and watches objects of one API server by their kinds; what is raised and retried: RestClient."""
+    """Reads, writes and watches objects of one API server. RestClient describes errors and retries."""
 
     async def get(self, kind: type[T], name: str, namespace: str | None = None) -> T:
-        """Read one object; from the context's namespace when a namespaced kind is asked for without one."""
+        """Read one object. Without `namespace`, a namespaced object is read from the context's namespace."""
         resource = kind.RESOURCE
         return decode(await self.request("GET", resource.object_path(self._namespace(resource, namespace), name)), kind)
 
@@ -46,7 +46,10 @@ class Client(RestClient):
         resource_version: str = "",
         resource_version_match: str = "",
     ) -> Listing[T]:
-        """Read objects; all namespaces when `namespace` is None. With `limit`, one page: pass on its `continue_`."""
+        """Read objects, of all namespaces if `namespace` is None.
+
+        With `limit`, one page: pass its `continue_` to get the next.
+        """
         params = _selection(label_selector, field_selector)
         if limit:
             params["limit"] = str(limit)
@@ -68,7 +71,10 @@ class Client(RestClient):
         field_selector: str = "",
         page: int = PAGE,
     ) -> Listing[T]:
-        """Read all objects in pages of one consistent snapshot. Raises Gone when that expires between two pages."""
+        """Read all objects in pages of one consistent snapshot.
+
+        Raises Gone if the snapshot expires between two pages.
+        """
         items: list[T] = []
         token = ""
         while True:
@@ -127,12 +133,12 @@ class Client(RestClient):
         """Create an object: a struct, or a dict (returned as `kind` if given, else as a dict).
 
         Args:
-            obj: the object; its own namespace counts before `namespace`, then the context's.
-            kind: type of the answer for a dict.
+            obj: the object. Its own namespace has precedence, then `namespace`, then the context's.
+            kind: type of the result if `obj` is a dict.
             namespace: for namespaced objects that name none.
-            dry_run: let the server check and default it, without storing it.
-            retry_lost: create again when the connection was lost after sending; the object may then exist already, so
-                expect AlreadyExists.
+            dry_run: the server validates the object and sets defaults, but does not store it.
+            retry_lost: retry if the connection was lost after sending. The first request may have succeeded, so expect
+                AlreadyExists.
         """
         params = {"dryRun": "All"} if dry_run else {}
         if isinstance(obj, KubeObject):
@@ -146,7 +152,7 @@ class Client(RestClient):
         return decode(body, kind if kind is not None else dict)
 
     async def replace(self, obj: T, *, subresource: str = "") -> T:
-        """Write the whole object, only if it is still at its resourceVersion (else Conflict).
+        """Write the whole object if its resourceVersion has not changed; else raise Conflict.
 
         Our structs are partial: replace only kinds that are ours, or a subresource we own; patch everything else.
         """
@@ -192,7 +198,7 @@ class Client(RestClient):
         grace_s: int | None = None,
         propagation: str = "",
     ) -> None:
-        """Ask for deletion, only of the object with `uid` and at `resource_version` where given (else Conflict).
+        """Request deletion. If `uid` or `resource_version` is given and does not match, raise Conflict.
 
         `propagation` is Background, Foreground or Orphan.
         """
@@ -203,7 +209,7 @@ class Client(RestClient):
         await self.request("DELETE", path, body=encode(options) if len(options) > 2 else None)
 
     async def bind(self, pod_name: str, node: str, *, namespace: str, uid: str) -> None:
-        """Bind a pod to a node, only if it still is the pod with `uid`. Conflict: bound already, or another pod."""
+        """Bind the pod with `uid` to a node. Raises Conflict if it is bound already or is another pod."""
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -215,7 +221,7 @@ class Client(RestClient):
     async def evict(
         self, pod_name: str, *, namespace: str, uid: str = "", grace_s: int | None = None, dry_run: bool = False
     ) -> None:
-        """Evict a pod, or ask whether that would be allowed.
+        """Evict a pod, or check in a dry run whether the eviction would be allowed.
 
         Raises TooManyRequests: a PodDisruptionBudget does not allow it now (never retried here).
         """
@@ -247,9 +253,9 @@ class Client(RestClient):
         bookmarks: bool = True,
         timeout_s: float = 300,
     ) -> AsyncIterator[WatchEvent[T]]:
-        """Follow changes from `resource_version` until the server ends the stream, by `timeout_s`. Not retried.
+        """Follow changes from `resource_version` until the server ends the stream after `timeout_s`. Not retried.
 
-        Raises Gone when `resource_version` is too old, Unavailable when the connection breaks.
+        Raises Gone if `resource_version` is too old, Unavailable if the connection breaks.
         """
         batches = self.watch_batches(
             kind,
@@ -278,7 +284,10 @@ class Client(RestClient):
         stall_s: float | None = None,
         send_initial_events: bool = False,
     ) -> AsyncGenerator[Sequence[WatchEvent[T]], None]:
-        """Like `watch`, in batches of what arrived together; ServerTimeout after `stall_s` without a byte."""
+        """Like `watch`, but in batches of events that arrived together.
+
+        Raises ServerTimeout after `stall_s` without data.
+        """
         params = _selection(label_selector, field_selector)
         params |= {"watch": "true", "timeoutSeconds": str(max(1, int(timeout_s)))}
         if resource_version:

@@ -35,8 +35,8 @@ class ConfigMapSource(Generic[C]):
 
     Args:
         informer: of the ConfigMap, see `config_map_informer`; its owner runs it.
-        read: returns the configuration in the ConfigMap, or of None if there is none. Raises BadConfig.
-        value: the configuration until one was read.
+        read: returns the configuration; its argument is the ConfigMap, or None without one. Raises BadConfig.
+        value: the configuration before the first valid one is read.
         events: receives the Events.
         meanwhile: what the controller does while the text is not valid, for the Event: `balloons stay as they are`.
         changed: called after each change of the ConfigMap.
@@ -58,7 +58,7 @@ class ConfigMapSource(Generic[C]):
         self.value = value
         """The newest valid configuration."""
         self.problem = ""
-        """Why the newest text is not in use; "" if it is."""
+        """The errors of the newest text; "" if it is in use."""
         self.found: ConfigMap | None = None
         """The ConfigMap, if there is one."""
         self._read = read

@@ -1,4 +1,4 @@
-"""The shell of every controller: informers feed a queue, workers reconcile its keys, only while we lead."""
+"""A controller that reconciles keys: informers fill a queue, and workers empty it while this process leads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.kube.workqueue import WorkQueue, WorkQueueShutDown
 
 T = TypeVar("T", bound=KubeObject)
 Reconcile = Callable[[str], Awaitable[float | None]]
-"""Brings one key to what it should be. Returns the seconds after which to look again, or None."""
+"""Reconciles one key. Returns the seconds after which to reconcile it again, or None."""
 
 log = logging.getLogger(__name__)
 
@@ -31,24 +31,24 @@ _RESYNC_RETRY_S = 2.0
 
 
 class Controller:
-    """Runs `reconcile(key)` for keys that changed, one worker a key at a time, and retries errors with backoff.
+    """Calls `reconcile(key)` for changed keys, and retries errors with backoff. A key has at most one worker at a time.
 
-    Without an elector it works at once. With one, each term starts in this order: wait until requests of the previous
-    leader can no longer take effect, list everything again, queue every key, start the workers. When the lease is lost,
-    the workers are cancelled.
+    Without an elector it works at once. With one, each term has these steps: wait until requests of the previous leader
+    can no longer take effect, list all objects, queue every key, start the workers. When the lease is lost, the workers
+    are cancelled.
 
     Args:
         name: in logs, metrics and progress marks.
-        reconcile: the work; level-triggered: it reads the caches, not the event.
-        informers: caches that must be complete before work starts; those given to `watch` are included.
-        workers: keys worked on at once.
-        elector: gates the work; run by its owner, as one process may run several controllers on one lease.
+        reconcile: the work. It is level-triggered: it reads the caches, not the event.
+        informers: caches that must be complete before work starts, in addition to those passed to `watch`.
+        workers: most keys that are reconciled at the same time.
+        elector: the workers run only while it leads. Its owner runs it, as several controllers may share one lease.
         progress: marked at each reconcile, and while idle.
         reconcile_timeout_s: a reconcile that takes longer is cancelled and retried.
-        fence_s: how long after the previous leader stopped a request of it may still take effect.
-        queue: of keys.
+        fence_s: how long a request of the previous leader may still take effect after that leader stopped.
+        queue: the queue of keys.
         rng: source of jitter for the queue.
-        metrics: where depth, durations and errors go.
+        metrics: receives depth, durations and errors.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Controller:
         return self._working.is_set()
 
     def not_ready(self) -> str | None:
-        """Return what is missing before this process can serve or take over, or None: a check for /readyz."""
+        """Return why this process cannot serve or take over yet, or None; a check for /readyz."""
         for informer in self._informers:
             if not informer.has_synced:
                 return f"no complete list of {informer.kind.RESOURCE.plural} yet"
@@ -97,7 +97,7 @@ class Controller:
     def watch(
         self, informer: Informer[T] | SharedInformer[T], keys: Callable[[T], Iterable[str]] | None = None
     ) -> None:
-        """Queue `keys(object)` (by default its own key) for the old and new form of everything that changes."""
+        """For each changed object, queue `keys(object)` of its old and new form; by default the object's own key."""
         keys_of: Callable[[T], Iterable[str]] = keys if keys is not None else _own_key
 
         def handler(old: T | None, new: T | None) -> None:
@@ -115,7 +115,7 @@ class Controller:
         informer.add_handler(handler)
 
     async def run(self) -> None:
-        """Work until cancelled; the informers and the elector run beside it."""
+        """Work until cancelled. The caller runs the informers and the elector."""
         await self._synced()
         if self._elector is None:
             await self._work()

@@ -1,4 +1,4 @@
-"""Errors of the API server, by meaning, and of reaching it."""
+"""Errors of the API server, and errors in reaching it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ApiError(Exception):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Returns how long the server asked to wait, if it did."""
+        """Returns how long the server asked to wait; None if it did not."""
         value = self.details.get("retryAfterSeconds")
         return float(value) if isinstance(value, int | float) and value >= 0 else None
 
     @property
     def in_full(self) -> str:
-        """The message with its causes, as a PodDisruptionBudget that refuses an eviction gives them."""
+        """The message with its causes; for a refused eviction these name the PodDisruptionBudget."""
         causes = self.details.get("causes")
         reasons = [cause.get("message", "") for cause in causes if isinstance(cause, dict)] if causes else []
         return ": ".join([self.message.rstrip("."), *reasons])
@@ -95,7 +95,7 @@ _BY_REASON: dict[str, type[ApiError]] = {
     "AlreadyExists": AlreadyExists,
     "Expired": Gone,
     "Gone": Gone,
-    "ServerTimeout": ServerTimeout,  # a 500: "try again in a moment"
+    "ServerTimeout": ServerTimeout,  # 500 with a hint to retry
     "Timeout": ServerTimeout,
 }
 
@@ -111,7 +111,7 @@ class Status(KubeStruct):
 
 
 def error_from(status: int, body: bytes, *, retry_after_s: float | None = None) -> ApiError:
-    """Make the error that an HTTP answer means. Anything but a Status object becomes its (shortened) text."""
+    """Convert an HTTP answer to an error. If the body is not a Status object, the message is its shortened text."""
     try:
         parsed = decode(body, Status)
     except msgspec.DecodeError:
@@ -120,7 +120,7 @@ def error_from(status: int, body: bytes, *, retry_after_s: float | None = None) 
 
 
 def error_from_status(parsed: Status, status: int = 0, *, retry_after_s: float | None = None) -> ApiError:
-    """Make the error that a Status means; its own code counts where `status` is 0."""
+    """Convert a Status to an error. If `status` is 0, the Status's own code is used."""
     code = status or parsed.code
     details = dict(parsed.details or {})
     if retry_after_s is not None:

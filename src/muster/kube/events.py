@@ -1,8 +1,8 @@
 """Kubernetes events about objects: deduplicated, aggregated and rate-limited, so that no loop can flood the API server.
 
-The limits are client-go's (tools/record/events_cache.go): a repeated event only raises its count. From the
-11th different message about one object and reason in ten minutes on, they become one. An object gets 25
-events, then one in five minutes.
+The limits are client-go's (tools/record/events_cache.go): a repeated event only raises its count. From the 11th
+different message about one object and reason in ten minutes on, the messages are combined. An object gets at most 25
+events, then one every five minutes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MESSAGE_MAX = 1024
 
 @dataclass(slots=True)
 class _Seen:
-    """An event the API server has."""
+    """An event that the API server has stored."""
 
     name: str
     namespace: str
@@ -61,15 +61,15 @@ class _Similar:
 
 
 class EventRecorder:
-    """Records events without waiting; a task of its own writes them while the context is open.
+    """Records events without waiting. A separate task writes them while the context is open.
 
     Args:
         client: the API server.
-        component: who reports, such as `muster-scheduler`.
-        instance: which process of it.
-        clock: seconds since the epoch, for what events say.
+        component: the reporter, such as `muster-scheduler`.
+        instance: the process of the reporter.
+        clock: seconds since the epoch, for the times in events.
         rng: source of the names' random part.
-        metrics: where events are counted by outcome.
+        metrics: receives counts of events by outcome.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class EventRecorder:
         await self.close()
 
     async def close(self, timeout_s: float = 2.0) -> None:
-        """Write what is pending, for `timeout_s` at most, and stop."""
+        """Write pending events for at most `timeout_s`, and stop."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -133,8 +133,8 @@ class EventRecorder:
             type_: Normal or Warning.
             reason: one CamelCase word for machines.
             message: a sentence for people; cut at 1024 bytes, the API's limit.
-            related: another object that it is about.
-            annotations: facts for programs; those of the newest of equal events stay.
+            related: another object that the event is about.
+            annotations: facts for programs. If an event is repeated, the newest annotations are kept.
         """
         reference = about if isinstance(about, ObjectReference) else reference_to(about)
         if not self._allowed(reference.uid or reference.name):
@@ -151,9 +151,9 @@ class EventRecorder:
             self._outcomes.labels("dropped").inc()
 
     async def once(self, about: ObjectReference, type_: str, reason: str, message: str, *, action: str) -> None:
-        """Write an event that cannot come twice, such as that a pod was bound, at once; failures are only counted.
+        """Write an event that cannot repeat, such as Scheduled, at once. Failures are only counted.
 
-        The caller keeps the pace: none of the limits above hold.
+        The caller limits the rate: the limits above do not apply.
         """
         try:
             await self._create(self._made(about, type_, reason, _cut(message), action))

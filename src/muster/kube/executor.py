@@ -24,7 +24,7 @@ class WriteOutcome(StrEnum):
     OVERTAKEN = "overtaken"
     """Another writer was first: the object changed, is gone or exists already. The cache shows it soon."""
     REFUSED = "refused"
-    """The API server did not act."""
+    """The API server refused the write."""
     UNKNOWN = "unknown"
     """No answer came, so the write may still take effect."""
 
@@ -37,7 +37,7 @@ class Result(Generic[R]):
         outcome: how it ended.
         value: what the write returned, if it is done.
         error: why it is not done.
-        why: the error in words; "" if the write is done.
+        why: the error as text; "" if the write is done.
     """
 
     outcome: WriteOutcome

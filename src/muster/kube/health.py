@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics` of a process, and the progress marks liveness depends on."""
+"""Serves `/healthz`, `/readyz` and `/metrics` of a process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def health_app(
 ) -> web.Application:
     """Make the aiohttp application; add it to a server or as a sub-application.
 
-    /healthz answers 500 naming loops past their deadline, /readyz 503 naming what is not ready (`ready` may be a live
-    mapping that is filled later).
+    /healthz answers 500 and names the loops past their deadline. /readyz answers 503 and names the parts that are not
+    ready. `ready` may be a mapping that is filled later.
     """
     checks = ready if ready is not None else {}
 

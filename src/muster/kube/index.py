@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 IndexFunction = Callable[[T], Iterable[str]]
-"""Returns the values an object is found under: none, one or several."""
+"""Returns the index values of an object: none, one or several."""
 
 
 class Index(Mapping[str, Mapping[str, T]], Generic[T]):
-    """Value -> key -> object. A value nothing is found under is absent."""
+    """Value -> key -> object. A value without objects is absent."""
 
     def __init__(self, function: IndexFunction[T]) -> None:
         self._function = function
@@ -27,7 +27,7 @@ class Index(Mapping[str, Mapping[str, T]], Generic[T]):
         return len(self._found)
 
     def update(self, key: str, old: T | None, new: T | None) -> None:
-        """Take note that the object at `key` went from `old` to `new`."""
+        """Update the index: the object at `key` changed from `old` to `new`."""
         before = set(self._function(old)) if old is not None else set()
         after = set(self._function(new)) if new is not None else set()
         for value in before - after:

@@ -195,7 +195,7 @@ class Informer(Generic[T]):
         await newcomers.joined.wait()
 
     def leave(self, handlers: Iterable[Handler[T]]) -> None:
-        """Call these handlers no more, whether they were added or wait to join."""
+        """Stop calling these handlers, also those that wait to join."""
         gone = tuple(handlers)
         self._newcomers = [each for each in self._newcomers if each.handlers != gone]
         for handler in gone:

@@ -93,7 +93,7 @@ def test_no_value_ends_in_a_traceback(name: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_numbers_without_end_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", "--like", "kalos", "--nodes", "10", option, value]) == ExitCode.BAD_INPUT
-    assert "not a number to reckon with" in capsys.readouterr().err
+    assert "not a finite number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reason", ["", "  ", "\n", "...", "a\x1bb", "x" * 513, "\u200b"])

@@ -1,4 +1,4 @@
-"""`muster health check`: the texts that node health is configured by, before a cluster reads them."""
+"""`muster health check`: checks the configuration files of node health without a cluster."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _PAGES: Final = {
     "remediation": "docs/remediation.md",
     "preflight": "docs/preflight.md",
 }
-"""By what a text is of (`healthtexts.KINDS`), the page with its fields."""
+"""By kind of text (`healthtexts.KINDS`), the page that describes its fields."""
 _STDIN: Final = "<stdin>"
 
 
 @click.command("check")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option(
-    "--as", "kind", type=click.Choice(list(_PAGES)), help="What they are, where neither name nor fields say so."
+    "--as", "kind", type=click.Choice(list(_PAGES)), help="Kind of the files, if neither name nor fields show it."
 )
 def command(files: tuple[str, ...], kind: str | None) -> int:
-    """Say every line of policy.yaml, remediation.yaml or preflight.yaml that is wrong, and what to change.
+    """Print every error in a policy.yaml, remediation.yaml or preflight.yaml with its line, and what to change.
 
-    No cluster is asked. The kind of a FILE follows from its name, or else from its fields. ConfigMaps as
-    kubectl or helm print them and values of the chart are looked through, too. - is standard input.
+    It needs no cluster. The kind of a FILE follows from its name, or else from its fields. A FILE may also hold
+    ConfigMaps, as kubectl or helm print them, or values of the chart. - is standard input.
     """
     from muster.cli.health.texts import texts
 
@@ -75,7 +75,7 @@ def read_text(file: str) -> str:
 
 
 def _check(kind: str, text: str | yaml.Node, file: str) -> tuple[str, str]:
-    """Return (what the text says, ""), or ("", what is wrong with it)."""
+    """Return (a summary of the text, ""), or ("", its errors)."""
     from muster.fleet.configtext import ConfigTextError
     from muster.fleet.health.policytext import read_policy
     from muster.fleet.preflight.config import parse_config as preflight

@@ -1,4 +1,4 @@
-"""The texts of node health in a cluster, and what is wrong with them: such a text is refused, and not in force."""
+"""Reads the configuration of node health from a cluster, with its errors. A text with errors is not in force."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ConfigProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A text that is not in force: its ConfigMap, its key, and each line that is wrong."""
+    """A text that is not in force: its ConfigMap, its key, and each error with its line."""
 
     config_map: str
     key: str
@@ -34,9 +34,9 @@ class HealthConfig(msgspec.Struct, frozen=True):
     """The health settings in the ConfigMaps.
 
     Attributes:
-        policy: the cluster's policy; the shipped one without a usable text.
-        problems: what is wrong with the texts.
-        tests: how nodes are tested; None without tests or without a usable text.
+        policy: the cluster's policy; the default policy if the text is missing or not valid.
+        problems: the errors of the texts.
+        tests: the configuration of tests; None if tests are off or the text is not valid.
     """
 
     policy: Policy
@@ -53,7 +53,7 @@ async def read_health_config(client: Client, namespace: str) -> HealthConfig:
 
 
 def health_config(health: ConfigMap | None, tests: ConfigMap | None) -> HealthConfig:
-    """Return what they say, read as the controllers read them."""
+    """Parse the ConfigMaps as the controllers do."""
     use, problems, used = PolicyInUse(), list[ConfigProblem](), None
     text = health.data.get(HEALTH_POLICY_KEY, "") if health is not None else ""
     if text and not use.replace(text, f"{HEALTH_CONFIG_MAP}/{HEALTH_POLICY_KEY}"):
@@ -84,9 +84,9 @@ def _lines(problems: Sequence[ConfigProblem], namespace: str) -> Iterator[str]:
         yield f"NOT IN FORCE: {each.key} of ConfigMap {namespace}/{each.config_map} cannot be used"
         yield from (f"  {line}" for line in each.problems.splitlines())
         if each.key == HEALTH_POLICY_KEY:
-            yield "  what is said above is the shipped policy's word"
+            yield " the actions above are those of the default policy"
     if problems:
-        yield "  controllers go on with what they read before; one that starts now does without"
+        yield " running controllers keep the last valid text; a controller that starts now has none"
 
 
 async def _found(client: Client, name: str, namespace: str) -> ConfigMap | None:

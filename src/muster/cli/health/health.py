@@ -1,4 +1,4 @@
-"""`muster health`: what is wrong with nodes, and which line of the policy says what to do about it."""
+"""`muster health`: shows faulty nodes, and which line of the policy decides the action."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
-"""A rotated log need not be called .gz."""
+"""The first bytes of a gzip file: a rotated log may have any name."""
 
 
 @table_group
 async def command(cluster: Cluster, namespace: str, output: str) -> int:
-    """Show nodes that something is wrong with: what the policy says of it, and what is done about it."""
+    """Show faulty nodes: the action that the policy decides, and what Muster does."""
     from muster.cli.health.views import show
 
     return await show(cluster, namespace, output)
@@ -44,20 +44,20 @@ command.add_command(check)
 
 def _policy_options(command: Any) -> Any:
     command = click.option(
-        "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node: pools are chosen by them."
+        "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node; labels select the pool."
     )(command)
-    return click.option("--policy", metavar="FILE", help="Another policy than the shipped one.")(command)
+    return click.option("--policy", metavar="FILE", help="Use this policy instead of the default one.")(command)
 
 
 @command.command()
 @click.argument("log", metavar="LOGFILE")
 @_policy_options
-@click.option("--all", "everything", is_flag=True, help="Also what changes nothing.")
+@click.option("--all", "everything", is_flag=True, help="Also show findings that change no decision.")
 @output_option("json", "yaml")
 def replay(log: str, policy: str | None, labels: tuple[str, ...], everything: bool, output: str) -> int:
-    """Run a recorded kernel log: what was found when, what would be done, and which line decides.
+    """Replay a recorded kernel log: findings, the action at each moment, and which line decides.
 
-    LOGFILE is what dmesg or journalctl -k printed, or a kern.log, also with gzip; - is standard input.
+    LOGFILE is the output of dmesg or journalctl -k, or a kern.log, also with gzip; - is standard input.
     """
     from msgspec import to_builtins
 
@@ -99,7 +99,7 @@ def explain(
     output: str,
     target: Target,
 ) -> int:
-    """Say what is to be done about NODE, or at the end of a log, on what evidence, and what others would do."""
+    """Explain the action for NODE, or for the end of a log: the evidence, and the advice of other vendors."""
     if name and log:
         raise BadInput("a node or a log, not both", "leave out one of them")
     if not (name or log):

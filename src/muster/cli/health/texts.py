@@ -58,7 +58,7 @@ def texts(source: str, text: str, kind: str | None) -> list[Text]:
 
 
 def _of_config_map(root: yaml.MappingNode, source: str, text: str) -> Iterator[Text]:
-    """Each key of an object's data as if it stood there alone, indented as it is: lines and columns are right."""
+    """Yield each key of a ConfigMap's data as a text whose lines and columns are those of the file."""
     if getattr(_at(root, "kind"), "value", "") != "ConfigMap":
         return
     for kind in KINDS:

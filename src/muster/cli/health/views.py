@@ -26,7 +26,7 @@ _NAMES = 8
 
 
 async def show(cluster: Cluster, namespace: str, output: str) -> int:
-    """Print the nodes that something is wrong with."""
+    """Print the faulty nodes."""
     fleet = await read_fleet(cluster, namespace)
     wrong, now = list(found_wrong(fleet)), time.time()
     silent = [each.node for each in fleet.nodes if each.silent(now)]
@@ -60,12 +60,12 @@ async def show(cluster: Cluster, namespace: str, output: str) -> int:
 
 
 def _code(problems: Sequence[ConfigProblem]) -> ExitCode:
-    """Scripts that only look at the status hear of a configuration that is not in force."""
+    """Return the exit status: 1 if a configuration is not in force, so that scripts notice it."""
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 
 async def explain_node(cluster: Cluster, namespace: str, name: str, output: str) -> int:
-    """Print what is to be done about a node, and on what evidence."""
+    """Print the action for a node, and the evidence."""
     report, problems = await read_node(cluster, namespace, name)
     if output:
         about = {"node": name, "reported": report.reported, "care": report.care, "configProblems": problems}

@@ -1,4 +1,4 @@
-"""The working folder as one archive: the same bytes for the same files, without what need not travel."""
+"""Packs the working folder into an archive. The same files give the same bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALWAYS_IGNORED = (
     ".pytest_cache/", ".ruff_cache/", ".muster/", ".ipynb_checkpoints/", ".DS_Store",
 )  # fmt: skip
 _NAMED = 5
-"""Links and folders named in a note; the rest is counted."""
+"""Most links and folders that a note names; it counts the rest."""
 MAX_FILES = 20_000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
 
@@ -32,8 +32,8 @@ class Archive(NamedTuple):
     Attributes:
         data: the tar.gz.
         files: how many files are in it.
-        largest: the largest of them, with its size in bytes, for saying what to leave out.
-        notes: what a user may not expect: links that were followed or not, and folders of checkpoints left out.
+        largest: the largest files with their sizes in bytes, for a message that proposes files to leave out.
+        notes: texts for the user about links, and about folders of checkpoints that were left out.
     """
 
     data: bytes
@@ -48,7 +48,7 @@ class Archive(NamedTuple):
 
 
 class IgnoreRules:
-    """Patterns as in .gitignore (gitignore(5)): later ones win, `!` takes back, `/` anchors, `**` spans folders."""
+    """Patterns as in .gitignore (gitignore(5)): later ones win, `!` includes again, `/` anchors, `**` spans folders."""
 
     def __init__(self, lines: list[str]) -> None:
         """Read the patterns; empty lines and comments are skipped."""
@@ -104,19 +104,18 @@ def _regex(pattern: str) -> str:
 
 
 def pack(folder: Path, leave_out: Path | None = None) -> Archive:
-    """Pack a folder without what .musterignore (or else .gitignore) names, and without files that tools leave behind.
+    """Pack a folder, except files that .musterignore (or else .gitignore) names, and files that tools create.
 
-    The same files give the same bytes: entries are sorted, and times and owners are not kept. Links to files are packed
-    as the files they point to; links to folders are not followed. Left out, and named in the notes, are links to
-    folders, links with a missing or outside target, and folders of checkpoints. A file that is removed while packing is
-    left out as well.
+    The same files give the same bytes: entries are sorted, and times and owners are not kept. A link to a file is
+    packed as that file. Links to folders, links to missing files and folders of checkpoints are left out, and the notes
+    name them. A file that is removed during packing is left out as well.
 
     Args:
         folder: what to pack.
-        leave_out: a folder in it that is not code, such as the one with checkpoints.
+        leave_out: a folder inside that is not code, such as the one with checkpoints.
 
     Raises:
-        BadInput: the folder holds far more than code, or something in it cannot be read.
+        BadInput: the folder is too large, or a file in it cannot be read.
     """
     lines = [*ALWAYS_IGNORED, *_ignore_lines(folder)]
     found = _find(folder, IgnoreRules(lines), leave_out)
@@ -137,7 +136,7 @@ def pack(folder: Path, leave_out: Path | None = None) -> Archive:
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
-                continue  # another program cleans up here
+                continue  # another program removed it during packing
             except OSError as error:
                 raise BadInput(f"cannot read {path}: {error.strerror}", "leave it out with a .musterignore") from None
             entry = tarfile.TarInfo(name)
@@ -176,7 +175,7 @@ def _find(folder: Path, rules: IgnoreRules, leave_out: Path | None) -> _Found:
         for name in sorted(folders):
             path = Path(current) / name
             if rules.ignores(prefix + name, True) or (path.is_symlink() and rules.ignores(prefix + name, False)):
-                continue  # a link to a folder is a file to git, and a folder to its user
+                continue  # .gitignore may name a link to a folder as a file or as a folder
             if path.resolve() == given or (path / records.FOLDER).is_dir():
                 found.checkpoints.append(prefix + name)
             elif path.is_symlink():

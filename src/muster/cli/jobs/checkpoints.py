@@ -1,4 +1,4 @@
-"""Reports of `muster run` about checkpoints: the one a job starts from, and those of other jobs that it ignores."""
+"""Messages of `muster run` about checkpoints: the one from which a job starts, and other jobs' checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _LISTED = 3
 
 
 def source(text: str, *, local: bool) -> dict[str, str]:
-    """`--from-checkpoint JOB|PATH` as spec.checkpoint.from; a path holds a slash. A local one is made absolute."""
+    """Convert `--from-checkpoint JOB|PATH` to spec.checkpoint.from.
+
+    A path contains a slash; a local path is made absolute.
+    """
     if not text:
         raise BadInput("--from-checkpoint is empty", "name a job, or a path such as ./ckpt/train-1a2b3c4d")
     if "/" not in text and text not in (".", ".."):
@@ -30,7 +33,7 @@ def source(text: str, *, local: bool) -> dict[str, str]:
 
 
 async def check_source(client: Client, job: dict[str, Any], *, local: bool) -> str:
-    """Describes what the job starts from, as far as it can be known here; "" if it names no checkpoint.
+    """Describe the checkpoint from which the job starts, as far as this machine can know; "" if the job names none.
 
     Args:
         client: the API server.
@@ -58,9 +61,11 @@ async def check_source(client: Client, job: dict[str, Any], *, local: bool) -> s
 
 
 def of_others(job: TrainingJob, *, local: bool) -> list[records.Found]:
-    """Checkpoints of others where a job keeps its own, newest first, but those of jobs of this name before all.
+    """Return other jobs' checkpoints below the job's path.
 
-    Nothing where the job names what it starts from, or its path is not seen from here.
+    Those of jobs with the same name come first, the newest before older ones.
+
+    Empty if the job names a checkpoint, or if this machine cannot read the path.
     """
     spec = job.spec.checkpoint
     if spec is None or spec.from_ is not None or not (local or spec.path.startswith("/")) or "://" in spec.path:
@@ -69,7 +74,7 @@ def of_others(job: TrainingJob, *, local: bool) -> list[records.Found]:
 
 
 def notes_on_others(job: TrainingJob, others: Sequence[records.Found], command: Sequence[str]) -> Iterator[str]:
-    """Yields lines: what the job does, whose checkpoints it ignores, and the command that continues from those."""
+    """Yield lines: where the job starts, which checkpoints it ignores, and the command that continues from those."""
     spec = job.spec.checkpoint
     assert spec is not None
     listed = "; ".join(f"{_whose(each)}, step {each.record.step}" for each in others[:_LISTED])
@@ -85,7 +90,7 @@ def notes_on_others(job: TrainingJob, others: Sequence[records.Found], command: 
 
 
 def shown(path: str) -> str:
-    """A path as a user would type it here."""
+    """Return a path as the user would type it."""
     below = os.path.relpath(path) if path.startswith("/") else path
     return path if below.startswith("..") else below if "/" in below else f"./{below}"
 

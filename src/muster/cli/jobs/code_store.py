@@ -1,4 +1,4 @@
-"""Bringing the packed working folder to where the workers find it."""
+"""Stores the packed working folder where workers can read it: a ConfigMap, a shared folder or a bucket."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from muster.cli.jobs.archive import Archive
 CONFIG_MAP_BYTES_MAX = 900_000
 """An object may hold 1.5 MB in etcd, and a ConfigMap 1 MiB (Kubernetes docs, "ConfigMaps"); base64 adds a third."""
 ARCHIVE_KEY = "code.tar.gz"
-_URL_VALID_S = 7 * 24 * 3600  # as long as S3 signs (Amazon S3 User Guide, "presigned URLs")
+_URL_VALID_S = 7 * 24 * 3600  # the longest time that S3 allows (Amazon S3 User Guide, "presigned URLs")
 
 
 def config_map(job: str, namespace: str, archive: Archive) -> dict[str, Any]:
-    """The ConfigMap that carries an archive; raises BadInput where it does not fit."""
+    """Return the ConfigMap that holds an archive. Raises BadInput if the archive is too large."""
     if len(archive.data) > CONFIG_MAP_BYTES_MAX:
         largest = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in archive.largest)
         raise BadInput(
@@ -47,9 +47,9 @@ def config_map(job: str, namespace: str, archive: Archive) -> dict[str, Any]:
 
 
 def put_in_folder(store: str, archive: Archive, spec: dict[str, Any]) -> None:
-    """Unpack into a folder that every node mounts at the same path, and let the job start there.
+    """Unpack into a folder that every node mounts at the same path, and make the job start there.
 
-    The folder of an archive is named by its digest and appears in one step, so jobs can share it.
+    The name of the archive's folder is its digest, and the folder appears in one step. So jobs can share it.
     """
     check_store(store)
     root = Path(store.removeprefix("file://"))
@@ -63,7 +63,7 @@ def put_in_folder(store: str, archive: Archive, spec: dict[str, Any]) -> None:
             os.rename(partial, folder)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            if not folder.is_dir():  # or another process put the same archive there first
+            if not folder.is_dir():  # another process may have stored the same archive first
                 raise CliError(f"cannot write to {root}: {error.strerror}") from None
     spec["workingDir"] = str(folder)
     pod = spec.setdefault("template", {}).setdefault("spec", {})
@@ -77,7 +77,7 @@ def put_in_folder(store: str, archive: Archive, spec: dict[str, Any]) -> None:
 
 
 def put_in_bucket(store: str, archive: Archive, spec: dict[str, Any]) -> None:
-    """Upload to S3, or what speaks like it (AWS_ENDPOINT_URL), and sign a URL: workers need no credentials."""
+    """Upload to S3 or a compatible server (AWS_ENDPOINT_URL), and sign a URL, so that workers need no credentials."""
     try:
         import boto3
         from botocore.config import Config
@@ -87,19 +87,19 @@ def put_in_bucket(store: str, archive: Archive, spec: dict[str, Any]) -> None:
     address = urlsplit(store)
     key = f"{address.path.strip('/')}/{archive.sha256}.tar.gz".lstrip("/")
     try:
-        # Signature version 4: newer regions accept no other, and boto3 signs URLs with version 2 in the oldest.
+        # Newer regions accept only signature version 4; in the oldest region, boto3 would use version 2.
         client = boto3.client("s3", config=Config(signature_version="s3v4", connect_timeout=10, read_timeout=60))
         client.put_object(Bucket=address.netloc, Key=key, Body=archive.data)
         url = client.generate_presigned_url(
             "get_object", Params={"Bucket": address.netloc, "Key": key}, ExpiresIn=_URL_VALID_S
         )
-    except Exception as error:  # boto3 makes its exceptions at run time; all of them mean the same here
+    except Exception as error:  # boto3 creates its exceptions at run time; the hint is the same for all of them
         raise CliError(f"cannot upload the code to {store}: {error}", "check AWS credentials and the bucket") from None
     spec["code"] = {"url": url, "sha256": archive.sha256}
 
 
 def check_store(store: str) -> None:
-    """Find out before anything is packed whether code can travel so. Raises BadInput."""
+    """Check the store before packing. Raises BadInput."""
     if store in ("", "configmap"):
         return
     if store.startswith("s3://"):
@@ -114,12 +114,12 @@ def check_store(store: str) -> None:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # the system accepts no file of this name
         return False
 
 
 def deliver(store: str, archive: Archive, job: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any] | None:
-    """Bring the archive to its store and point `spec` at it; returns the ConfigMap to create, where one carries it."""
+    """Store the archive and set `spec.code`. Returns the ConfigMap to create, or None for another store."""
     if store in ("", "configmap"):
         manifest = config_map(job, namespace, archive)
         spec["code"] = {"configMap": manifest["metadata"]["name"]}

@@ -24,7 +24,7 @@ _QUIET_S = 2.0
 
 @click.command()
 @job_argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--ignore-not-found", is_flag=True, help="A job that is not there is no error.")
+@click.option("--ignore-not-found", is_flag=True, help="Do not fail if a job does not exist.")
 @click.option("--no-wait", is_flag=True, help="Return before the pods are gone.")
 @cluster_options()
 def command(names: tuple[str, ...], ignore_not_found: bool, no_wait: bool, target: Target) -> int:

@@ -1,4 +1,4 @@
-"""A TrainingJob in words: pure functions from what the API server holds to what a person reads."""
+"""Describes a TrainingJob in words: pure functions from its object to texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exit_status(job: TrainingJob) -> int:
 
 
 def as_data(job: TrainingJob) -> dict[str, Any]:
-    """The job for scripts: what is left out on the wire because it is the default is said where they look for it."""
+    """Return the job as data for scripts, with some default values that the object on the wire omits."""
     data = to_dict(job)
     status = job.status
     always = {"phase": status.phase, "attempt": status.attempt, "readySlots": status.ready_slots}
@@ -103,7 +103,7 @@ def restarts(job: TrainingJob) -> int:
 
 
 def restarts_text(job: TrainingJob) -> str:
-    """Restarts by whose fault they were, each with its limit; empty where there was no fault."""
+    """Restarts by cause, each with its limit; empty if there was no fault."""
     budgets = _budgets(job)
     if not any(used for _, used, _ in budgets):
         return ""
@@ -112,12 +112,12 @@ def restarts_text(job: TrainingJob) -> str:
 
 
 def beyond_limit(job: TrainingJob) -> bool:
-    """Returns whether a limit of its spec ends the job, or has ended it."""
+    """Returns whether the job ends or has ended because one of its limits is exceeded."""
     return any(used > limit for _, used, limit in _budgets(job))
 
 
 def never_came(job: TrainingJob) -> bool:
-    """Returns whether the status counts an attempt that never began, only to refuse late reports of the one before."""
+    """Returns whether the status's attempt never began: its number only refuses reports of the last attempt."""
     status = job.status
     fault = status.faults[-1] if status.faults else None
     if fault is None or fault.attempt != status.attempt - 1 or (fault.timeline and fault.timeline.running):
@@ -126,7 +126,7 @@ def never_came(job: TrainingJob) -> bool:
 
 
 def attempt(job: TrainingJob) -> int:
-    """The number of the newest attempt that there was, or will be."""
+    """The number of the newest attempt that began or will begin."""
     return job.status.attempt - never_came(job)
 
 
@@ -153,7 +153,7 @@ def stages(timeline: Timeline | None) -> list[tuple[str, float]]:
 
 
 def time_to_useful_s(fault: Fault) -> float | None:
-    """Seconds from a fault to the first step beyond it; None while that has not come."""
+    """Seconds from a fault to the first later step; None before that step."""
     timeline = fault.timeline
     if timeline is None or timeline.fault is None or timeline.useful is None:
         return None
@@ -168,7 +168,7 @@ def fault_headline(fault: Fault) -> str:
 
 
 def newest_first(faults: Sequence[Fault]) -> list[Fault]:
-    """The faults in reverse; last lines that a newer one shows already are named by its attempt."""
+    """The faults, newest first. If a fault's last lines repeat those of a newer fault, a reference replaces them."""
     shown: dict[str, int] = {}
     listed = []
     for fault in reversed(faults):
@@ -186,7 +186,9 @@ def fault_details(fault: Fault, *, final: bool = False, over: bool = False) -> I
     if final:
         return
     runs = fault.timeline is not None and fault.timeline.running is not None
-    cost = ["all slots kept"] if runs and not fault.slots else []  # evidence may come late: not known before it runs
+    cost = (
+        ["all slots kept"] if runs and not fault.slots else []
+    )  # evidence may come late, so the cause is final only when the next attempt runs
     if fault.slots:
         cost = [f"{counted(fault.slots, 'slot')} replaced"]
     if fault.steps_lost:
@@ -209,7 +211,7 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
     known = {fault.attempt: fault for fault in before.faults} if before else {}
     for fault in status.faults:
         earlier = known.get(fault.attempt)
-        if earlier is None or fault_headline(earlier) != fault_headline(fault):  # evidence may come later
+        if earlier is None or fault_headline(earlier) != fault_headline(fault):  # later evidence may change the cause
             lines.append(fault_headline(fault))
         useful = time_to_useful_s(fault)
         if useful is not None and (earlier is None or time_to_useful_s(earlier) is None):
@@ -219,7 +221,7 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
     waits_again = before is not None and status.phase == "Pending" and status.message != before.message
     if before is None or status.phase != before.phase or waits_again:
         lines.append(standing(new))
-        if status.phase == "Running" and status.attempt > 1 and status.slots_kept is not None:  # final only now
+        if status.phase == "Running" and status.attempt > 1 and status.slots_kept is not None:  # now the cause is final
             size = status.size or new.spec.replicas
             lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
     was_stalled = old is not None and stalled(old)
@@ -235,7 +237,7 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
 
 
 def standing(job: TrainingJob) -> str:
-    """Phase and message on one line; without the phase where it speaks of a restart that will not be."""
+    """Phase and message on one line. The phase is omitted if it is Restarting although no restart follows."""
     status = job.status
     message = status.message.splitlines()[0] if status.message else ""
     if message and status.phase == "Restarting" and never_came(job):
@@ -244,11 +246,14 @@ def standing(job: TrainingJob) -> str:
 
 
 def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False) -> list[str]:
-    """Commands that make sense now, each with its reason; `behind` where its pods have failed and the phase is old."""
+    """Useful next commands, each with its reason.
+
+    `behind`: the pods have failed, and the status does not show it yet.
+    """
     name = job.name
     if behind:
         return [
-            f"{prefix} status {name} --follow   # what comes of it",
+            f"{prefix} status {name} --follow # watch the job",
             f"{prefix} logs {name}   # what the ranks wrote",
         ]
     match job.status.phase:
@@ -257,7 +262,7 @@ def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False
         case "Restarting" if _lacks_nodes(job):
             return [f"{prefix} explain {name}   # what it waits for"]
         case "Starting" | "Restarting":
-            return [f"{prefix} logs {name} -f   # what the ranks say"]
+            return [f"{prefix} logs {name} -f # output of the ranks"]
         case "Running" if stalled(job) or idle_ranks(job):
             return [f"{prefix} stacks {name}   # where each rank is", f"{prefix} logs {name}   # what the ranks wrote"]
         case "Running":

@@ -1,4 +1,4 @@
-"""`muster explain`: why a job waits, or what it would take to place it."""
+"""`muster explain`: explains why a job waits, and which changes would let it start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Changes(NamedTuple):
-    """Assumed changes of the cluster: more nodes, fewer nodes, jobs that had ended."""
+    """Hypothetical changes of the cluster: more nodes, fewer nodes, jobs that have ended."""
 
     plus_nodes: int = 0
     without_nodes: tuple[str, ...] = ()
@@ -39,9 +39,9 @@ class Changes(NamedTuple):
 @click.command()
 @job_argument(required=False)
 @click.option("-f", "--file", metavar="FILE", help="A TrainingJob that does not exist yet; - reads stdin.")
-@click.option("--plus-nodes", type=click.IntRange(0, 20_000), default=0, help="As if there were more nodes.")
+@click.option("--plus-nodes", type=click.IntRange(0, 20_000), default=0, help="Assume this many more nodes.")
 @click.option(
-    "--without-node", multiple=True, metavar="NODE", callback=NODE_NAMES, help="As if this node were not there."
+    "--without-node", multiple=True, metavar="NODE", callback=NODE_NAMES, help="Assume that this node does not exist."
 )
 @click.option(
     "--if-ended",
@@ -49,7 +49,7 @@ class Changes(NamedTuple):
     metavar="JOB",
     shell_complete=job_names,
     callback=JOB_NAMES,
-    help="As if this job had ended.",
+    help="Assume that this job has ended.",
 )
 @output_option("json", "yaml")
 @cluster_options()
@@ -62,11 +62,11 @@ def command(
     output: str,
     target: Target,
 ) -> int:
-    """Say why the job NAME waits and what would let it run, or whether the job in FILE could be placed now.
+    """Explain why the job NAME waits and what would let it run, or whether the job in FILE could be placed now.
 
     NAME may also be that of a Job, StatefulSet, JobSet, MPIJob, RayCluster or PodGroup whose pods Muster schedules.
 
-    The answer comes from the scheduler's own decision, taken on the cluster as it is, or as it would be.
+    The answer is the scheduler's own decision for the present cluster, or for the cluster after the assumed changes.
     """
     if bool(name) == bool(file):
         raise BadInput("name a job, or a manifest with --file", "muster explain train, or muster explain -f job.yaml")
@@ -125,7 +125,7 @@ async def _find(
 ) -> Gang | Explanation | None:
     """Return the gang of the job or, without such a job, of another workload of that name.
 
-    Returns an explanation if the controller holds the job back, because room for it then does not matter. Returns None
+    Returns an explanation if the controller delays the job, because free room then does not matter. Returns None
     if the job exists without all of its pods, as when no controller runs or it runs in shadow mode; existing pods are
     then removed from `state`. Raises CliError.
     """
@@ -156,16 +156,16 @@ async def _find(
 
 
 def _is_being_made(gang: Gang) -> bool:
-    """Returns whether the controller is creating the job's first pods: the answer does not change when all exist."""
+    """Returns whether the controller is still creating the job's first pods."""
     return gang.placement is None and len(gang.current) < gang.wanted
 
 
 def _supposed(
     state: ClusterState, job: TrainingJob, now: float, team_key: str, nodes: Sequence[Node]
 ) -> Gang | Explanation:
-    """Return the gang that the job's pods would be, or why its GPUs per node are not known.
+    """Return the gang that the job's pods will form, or an explanation if its GPUs per node are not known.
 
-    The controller makes pods of the spec that the job runs by: edits that it ignores do not count here either.
+    It uses the spec that the controller uses, so edits that the controller ignores are ignored here too.
     """
     from msgspec.structs import replace
 
@@ -183,7 +183,7 @@ def _supposed(
 
 
 def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float) -> None:
-    """Remove the nodes and jobs supposed not to be there; raises CliError where a node or job is not known."""
+    """Remove the nodes and jobs that the user assumes gone. Raises CliError if one does not exist."""
     from muster.scheduler.explain.hypothetical import suppose_ended
 
     known = state.snapshot()
@@ -199,7 +199,7 @@ def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float
 
 
 def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
-    """Add the nodes supposed to be there; raises CliError where none of today's could be their model."""
+    """Add the assumed nodes, as copies of an existing node. Raises CliError if no existing node fits the job."""
     from muster.scheduler.explain.hypothetical import suppose_nodes
 
     if changes.plus_nodes and gang.pending and not suppose_nodes(state, gang, changes.plus_nodes):
@@ -211,7 +211,7 @@ def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
 
 
 def _pod_of(job: TrainingJob, team_key: str) -> Pod:
-    """A pod of a job that does not exist, named like the job."""
+    """Return a pod of a job that does not exist yet, with the job's name."""
     from muster.kube.objects.pod import Pod
     from muster.kube.objects.struct import from_dict
     from muster.trainingjobs.pods.pod import PodSettings, build_pod

@@ -1,4 +1,4 @@
-"""Showing a job while it runs: a live display on a terminal, plain lines elsewhere."""
+"""Shows a job while it runs: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _LAST_OUTPUT_S = 20.0
 
 
 class JobView:
-    """Prints what happens to a job: past events stay on the screen, the current state is redrawn below.
+    """Prints the events of a job. On a terminal, past events stay, and the current state is redrawn below them.
 
     If stdout is not a terminal, nothing is redrawn: progress is a line every few seconds.
     """
 
     def __init__(self, *, stdout_is_data: bool = False) -> None:
-        """Live where stdout is a terminal; with `stdout_is_data`, plain lines on stderr."""
+        """Use a live display if stdout is a terminal. With `stdout_is_data`, print plain lines on stderr."""
         self._live: Any = None
         self._wanted = interactive() and not stdout_is_data
         self._to_stderr = stdout_is_data
@@ -60,7 +60,7 @@ class JobView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop drawing and leave the terminal as it was."""
+        """Stop drawing and restore the terminal."""
         if self._live:
             self._live.__exit__(kind, error, trace)
             self._live = None
@@ -94,11 +94,11 @@ class JobView:
 
     @property
     def width(self) -> int:
-        """Columns there are to draw in."""
+        """The width of the display in columns."""
         return int(self._live.console.width) if self._live else 0
 
     def below(self, more: RenderableType) -> None:
-        """Show something below the job from now on."""
+        """Set what is shown below the job."""
         self._below = more
         self._draw()
 
@@ -110,7 +110,7 @@ class JobView:
             self._live.update(Group(*parts))
 
     def waiting(self, what: str) -> None:
-        """Show what the command waits for until the job exists."""
+        """Show what the command waits for; used before the job exists."""
         if self._live:
             from rich.spinner import Spinner
 
@@ -119,7 +119,7 @@ class JobView:
     def show(self, job: TrainingJob) -> None:
         """Show a new state of the job."""
         for line in describe.events(self._job, job):
-            if not (self._live and line.startswith("checkpoint ")):  # the live display shows it anyway
+            if not (self._live and line.startswith("checkpoint ")):  # the live display shows progress itself
                 self.say(line)
         self._job = job
         if self._live:
@@ -186,7 +186,7 @@ async def follow(
         namespace: the job's namespace.
         name: the job's name.
         stdout_is_data: print on stderr.
-        output: show what the ranks write, between what happens to the job.
+        output: also show the output of the ranks.
     """
     with JobView(stdout_is_data=stdout_is_data) as view:
         watching = asyncio.create_task(_watch(client, namespace, name, view))
@@ -197,7 +197,7 @@ async def follow(
             if reading is not None and reading.done():
                 reading.result()
             job = await watching
-            if reading is not None and describe.finished(job):  # what was written last comes before how it ended
+            if reading is not None and describe.finished(job):  # print the last output before the result
                 await asyncio.wait({reading}, timeout=_LAST_OUTPUT_S)
                 if reading.done():
                     reading.result()
@@ -219,7 +219,7 @@ async def _watch(client: Client, namespace: str, name: str, view: JobView) -> Tr
 
 
 async def _read_output(client: Client, namespace: str, name: str, view: JobView) -> None:
-    """Show what the ranks write until the job ends; an API server that is away ends only this part."""
+    """Show the output of the ranks until the job ends. If the API server does not answer, only this part ends."""
     from muster.cli.ranks.log_stream import JobLogs, Selection
     from muster.kube.errors import ApiError
 
@@ -231,7 +231,7 @@ async def _read_output(client: Client, namespace: str, name: str, view: JobView)
 
 
 async def wait(client: Client, namespace: str, name: str) -> TrainingJob:
-    """Wait until a job has ended, in silence unless no controller takes it; returns its last state."""
+    """Wait until a job has ended, and return its last state. Print only a warning if no controller takes the job."""
     warning = asyncio.create_task(_warn_if_untaken(client, namespace, name, note))
     try:
         async for job in job_states(client, namespace, name):
@@ -244,7 +244,7 @@ async def wait(client: Client, namespace: str, name: str) -> TrainingJob:
 
 
 async def _warn_if_untaken(client: Client, namespace: str, name: str, say: Callable[[str], None]) -> None:
-    """Say once that no controller takes the job; an API server that is away is the business of others."""
+    """Warn once if no controller takes the job. Errors of the API server are ignored here: other tasks report them."""
     from muster.kube.errors import ApiError
 
     with contextlib.suppress(ApiError):
@@ -254,7 +254,7 @@ async def _warn_if_untaken(client: Client, namespace: str, name: str, say: Calla
 
 
 def report_end(job: TrainingJob) -> int:
-    """Say how a job ended, with the last lines of what failed first; returns the exit status."""
+    """Print how a job ended, with the last lines of the rank that failed first. Returns the exit status."""
     status = job.status
     if status.phase == "Suspended":
         note(f"training job '{job.name}' is suspended; muster resume {job.name} continues it")

@@ -17,7 +17,7 @@ def detachable(name: str, prefix: str, again: str = "status {} --follow") -> Ite
     """End the command on Ctrl-C within this block, and print how to watch or stop the job; exit status 130."""
     try:
         yield
-    except (KeyboardInterrupt, asyncio.CancelledError):  # asyncio.run turns the first into the second
+    except (KeyboardInterrupt, asyncio.CancelledError):  # asyncio.run turns CancelledError into KeyboardInterrupt
         note(f"\nstopped watching; '{name}' continues")
         note(f"watch again: {prefix} {again.format(name)}; stop it: {prefix} stop {name}")
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""Names of jobs, for shell completion: from the cluster the command line would use, or none at all."""
+"""Names of jobs for shell completion, from the cluster that the command would use."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ JOB_NAMES = object_names("job", "muster list shows the jobs of a namespace")
 
 
 def job_argument(name: str = "name", **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An argument that is the name of a job; like `click.argument`, but checked, and the shell completes it."""
+    """Make a click argument for the name of a job, with a check and shell completion."""
     return click.argument(name, shell_complete=job_names, callback=JOB_NAMES, **options)
 
 
 def job_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Jobs whose name begins so, each with its phase; none, without a word, where no cluster answers in time."""
+    """Return the jobs whose names begin with the text, each with its phase. Empty if no cluster answers in time."""
     from muster.cli.target import Target
 
     given = context.params
@@ -61,7 +61,7 @@ async def _jobs(target: Target) -> list[TrainingJob]:
 
 @contextlib.contextmanager
 def _deadline() -> Iterator[None]:
-    """End the process, without a word, where the block takes longer: a name look-up cannot be cancelled."""
+    """End the process silently if the block takes longer, because a DNS lookup cannot be cancelled."""
     before = signal.signal(signal.SIGALRM, lambda number, frame: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
     try:

@@ -1,4 +1,4 @@
-"""`muster list`: the jobs there are."""
+"""`muster list`: lists jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "REPORTED", "RESTARTS", "AGE")
 WIDE_HEADERS = (*HEADERS, "GPUS", "LAUNCHER", "MESSAGE")
 OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "REPORTED", "STEP", "AGE")
-"""Columns that a narrow terminal goes without, the first ones first."""
+"""Columns that are omitted on a narrow terminal, in this order."""
 
 
 @click.command()
@@ -76,7 +76,7 @@ async def _check_namespace(client: Client, namespace: str) -> None:
     except NotFound:
         hint = f"kubectl get namespaces lists them; {prefix()} list -A shows every job"
         raise CliError(f"there is no namespace '{namespace}'", hint, ExitCode.NOT_FOUND) from None
-    except Forbidden:  # who may list jobs of a namespace need not be allowed to look at it
+    except Forbidden:  # the user may have the right to list jobs, but not to read the namespace
         return
 
 

@@ -1,4 +1,4 @@
-"""A TrainingJob from a script and flags, or from a file."""
+"""Creates a TrainingJob manifest from a script and flags, or from a file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from muster.api.validate import schema_problem, validate
 from muster.cli.errors import BadInput
 from muster.kube.objects.struct import from_dict, to_dict
 
-_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own alphabet for generated names: no vowels, no look-alikes
+_SUFFIX = (
+    "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own alphabet for generated names, without vowels and similar characters
+)
 
 
 class Script(NamedTuple):
-    """A script and the folder that travels with it.
+    """A script and the folder that is copied with it.
 
     Attributes:
-        command: what each rank runs, below that folder.
+        command: the command of each rank, relative to that folder.
         folder: the folder to ship.
     """
 
@@ -67,11 +69,11 @@ def find_script(script: str, code: str) -> Script:
 
 
 def _check_name(path: str) -> None:
-    """Refuse what cannot be the name of a file at all. Raises BadInput."""
+    """Refuse a text that cannot be a file name. Raises BadInput."""
     try:
         Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # said by the caller, with what there is
+        pass  # the caller reports it
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
@@ -87,7 +89,7 @@ def _command(script: str) -> list[str]:
 
 
 def name_for(script: str) -> str:
-    """A name for a job from its script's: `train.py` becomes `train`."""
+    """Make a name for a job from the name of its script: `train.py` becomes `train`."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower())[:JOB_NAME_MAX].strip("-")
     return stem or "job"
 
@@ -99,7 +101,7 @@ def with_suffix(name: str) -> str:
 
 
 def seconds(text: str) -> int:
-    """A length of time such as `90`, `90s`, `30m`, `2h`, `1h30m` or `3d`, in seconds; raises BadInput."""
+    """Parse a length of time such as `90`, `90s`, `30m`, `2h`, `1h30m` or `3d`, in seconds; raises BadInput."""
     parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip(), re.ASCII)
     total = (
         sum(int(part) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True) if part)
@@ -112,7 +114,7 @@ def seconds(text: str) -> int:
 
 
 def stall(after: str | None, steps: int | None, first: str | None, action: str | None) -> dict[str, Any] | None:
-    """The flags about stalls as spec.stall, None without one; raises BadInput."""
+    """Convert the flags about stalls to spec.stall; None without such a flag. Raises BadInput."""
     given = {
         "afterSeconds": seconds(after) if after else None,
         "stepTimes": steps,
@@ -123,7 +125,7 @@ def stall(after: str | None, steps: int | None, first: str | None, action: str |
 
 
 def environment(pairs: tuple[str, ...]) -> list[dict[str, str]]:
-    """`NAME=value` pairs as env entries; `NAME` alone takes the value from here. Raises BadInput."""
+    """Convert `NAME=value` pairs to env entries. `NAME` alone takes the value from this process. Raises BadInput."""
     entries = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -134,7 +136,7 @@ def environment(pairs: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def rdma(text: str) -> dict[str, Any]:
-    """`rdma/hca=8` as spec.rdma; raises BadInput."""
+    """Convert a text such as `rdma/hca=8` to spec.rdma. Raises BadInput."""
     found = re.fullmatch(r"([^=]+)(?:=([0-9]{1,9}))?", text)
     if found is None:
         raise BadInput(f"--rdma {text} is not understood", "write RESOURCE=COUNT, such as rdma/hca=8")
@@ -142,7 +144,7 @@ def rdma(text: str) -> dict[str, Any]:
 
 
 def new_manifest(name: str, namespace: str) -> dict[str, Any]:
-    """An empty TrainingJob."""
+    """Return an empty TrainingJob."""
     return {
         "apiVersion": API_VERSION,
         "kind": TrainingJob.RESOURCE.kind,
@@ -152,7 +154,7 @@ def new_manifest(name: str, namespace: str) -> dict[str, Any]:
 
 
 def read_manifest(file: str) -> dict[str, Any]:
-    """Read a TrainingJob from a file, or from stdin for `-`. Raises BadInput with each complaint and its line."""
+    """Read a TrainingJob from a file, or from stdin for `-`. Raises BadInput with each error and its line."""
     import sys
 
     try:
@@ -164,12 +166,12 @@ def read_manifest(file: str) -> dict[str, Any]:
         manifest = to_dict(load_training_job(text, source))
     except ManifestError as error:
         raise BadInput(str(error), "docs/reference/trainingjob.md lists every field") from None
-    del manifest["status"]  # a file says what is wanted
+    del manifest["status"]  # a file is read as it is
     return manifest
 
 
 def checked(manifest: dict[str, Any]) -> TrainingJob:
-    """The manifest as a TrainingJob; raises BadInput with everything wrong in it."""
+    """Convert the manifest to a TrainingJob. Raises BadInput with all its errors."""
     try:
         job = from_dict(manifest, TrainingJob)
     except msgspec.ValidationError as error:

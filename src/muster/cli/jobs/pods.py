@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def slot_of(pod: Pod) -> int:
-    """The slot a pod holds."""
+    """The slot of a pod."""
     return int(pod.metadata.labels.get(LABEL_SLOT, "-1"))
 
 
 def attempt_of(pod: Pod) -> int:
-    """The attempt at which a pod was made."""
+    """The attempt at which a pod was created."""
     return int(pod.metadata.annotations.get(ANNOTATION_ATTEMPT, "0"))
 
 
@@ -44,7 +44,7 @@ async def members(client: Client, job: TrainingJob) -> list[Pod]:
 
 
 def pod_of_slot(job: TrainingJob, pods: list[Pod], slot: int) -> Pod:
-    """The newest pod of a slot; raises CliError where there is none."""
+    """Return the newest pod of a slot. Raises CliError if the slot has no pod."""
     if not 0 <= slot < job.spec.replicas:
         raise CliError(
             f"'{job.name}' has no slot {slot}: it has 0 to {job.spec.replicas - 1}", exit_code=ExitCode.BAD_INPUT
@@ -56,7 +56,7 @@ def pod_of_slot(job: TrainingJob, pods: list[Pod], slot: int) -> Pod:
 
 
 def check_rank(job: TrainingJob, rank: int) -> None:
-    """Raise CliError where a job has no such rank."""
+    """Raise CliError if the job has no such rank."""
     if not 0 <= rank < job.spec.replicas * job.ranks:
         last = job.spec.replicas * job.ranks - 1
         raise CliError(f"'{job.name}' has no rank {rank}", f"it has 0 to {last}", ExitCode.BAD_INPUT)
@@ -73,7 +73,7 @@ def slots_in_rank_order(job: TrainingJob) -> list[int]:
 
 
 def slot_of_rank(job: TrainingJob, rank: int) -> int:
-    """The slot of a rank in the current attempt. Raises CliError where the attempt has no such rank."""
+    """Return the slot of a rank in the current attempt. Raises CliError if the attempt has no such rank."""
     check_rank(job, rank)
     slots, node = slots_in_rank_order(job), rank // job.ranks
     if node >= len(slots):

@@ -1,4 +1,4 @@
-"""`muster run`: a script, or a TrainingJob file, becomes a job."""
+"""`muster run`: creates a job from a script or from a TrainingJob file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Parcel(NamedTuple):
     """The job to create.
 
     Attributes:
-        manifest: the job, without the place of its code.
+        manifest: the job, before `spec.code` is set.
         archive: the packed folder; None if no code is shipped.
         store: how the archive is shipped.
         named: whether the user chose the name.
@@ -53,10 +53,13 @@ LAUNCHERS = ("mpi", "torchrun", "none")
 
 
 class _Run(click.Command):
-    """Knows where an option that is not ours was meant for the script."""
+    """Gives a hint if an unknown option was probably meant for the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an unknown option after the script is refused with how to pass it on."""
+        """Parse as click does.
+
+        For an unknown option after the script, the error explains how to pass it to the script.
+        """
         given = list(args)
         ctx.meta[_TYPED] = (ctx.info_name or "run", *given)
         _check_namespace(given)
@@ -86,7 +89,7 @@ class _Run(click.Command):
 
 
 def _check_namespace(args: Sequence[str]) -> None:
-    """Refuse `-n 4`, which asked for nodes in earlier versions; --namespace still takes such a name."""
+    """Refuse `-n 4`: in earlier versions it set the number of nodes. --namespace accepts such a name."""
     ours = list(itertools.takewhile(lambda arg: arg != "--", args))
     pairs = itertools.zip_longest(ours, ours[1:], fillvalue="")
     number = next((after if arg == "-n" else arg[2:].lstrip("=") for arg, after in pairs if arg[:2] == "-n"), "")
@@ -107,15 +110,15 @@ def _check_namespace(args: Sequence[str]) -> None:
     callback=not_empty,
     help="A TrainingJob manifest instead of a script; - reads stdin.",
 )
-@click.option("--name", callback=not_empty, help="Name of the job (the script's, with a suffix where taken).")
-@click.option("-N", "--nodes", type=click.IntRange(1, 20_000), help="Whole nodes the job needs (1).")
+@click.option("--name", callback=not_empty, help="Name of the job (the script's name, with a suffix if it is taken).")
+@click.option("-N", "--nodes", type=click.IntRange(1, 20_000), help="Number of nodes (1).")
 @click.option(
     "--min-nodes",
     type=click.IntRange(1, 20_000),
-    help="Go on with as few where lost ones have no spare (wait for one).",
+    help="Continue with as few nodes as this after losses (wait for a spare).",
 )
-@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs on each node (all that its nodes have).")
-@click.option("--share-nodes", is_flag=True, help="Let other jobs use what this one leaves of its nodes.")
+@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs to use on each node (all).")
+@click.option("--share-nodes", is_flag=True, help="Let other jobs use the rest of the job's nodes.")
 @click.option(
     "--ranks-per-node",
     type=click.IntRange(1, 256),
@@ -124,7 +127,11 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option("--launcher", type=click.Choice(LAUNCHERS), help="How ranks start (mpi).")
 @click.option("--image", callback=not_empty, help="Image of the workers; an embedded cluster needs none.")
 @click.option(
-    "--env", multiple=True, metavar="NAME=VALUE", callback=not_empty, help="Environment; NAME alone passes yours on."
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=not_empty,
+    help="Environment variable; NAME alone passes your value.",
 )
 @click.option(
     "--checkpoint", metavar="DIR", callback=not_empty, help="Keep checkpoints below DIR, in a folder of the job's own."
@@ -139,22 +146,24 @@ def _check_namespace(args: Sequence[str]) -> None:
     "--time-limit", metavar="TIME", callback=not_empty, help="Fail the job after this long, such as 90m or 2h."
 )
 @click.option(
-    "--stall-after", metavar="TIME", callback=not_empty, help="Without a step for so long a job is stalled (5m)."
+    "--stall-after", metavar="TIME", callback=not_empty, help="The job is stalled after this long without a step (5m)."
 )
-@click.option("--stall-steps", type=click.IntRange(1), help="And for so many times the usual step (10).")
+@click.option("--stall-steps", type=click.IntRange(1), help="And after this many times the usual step time (10).")
 @click.option(
-    "--stall-first", metavar="TIME", callback=not_empty, help="Judge a job before its first step too, after so long."
+    "--stall-first", metavar="TIME", callback=not_empty, help="The job is stalled if its first step takes longer."
 )
-@click.option("--on-stall", type=click.Choice(("report", "restart")), help="What follows from a stall (report).")
+@click.option("--on-stall", type=click.Choice(("report", "restart")), help="What to do about a stall (report).")
 @click.option("--backoff-limit", type=click.IntRange(0, 1000), help="Restarts after the program's own faults (3).")
-@click.option("--priority", type=int, help="Order in the queue; larger goes first.")
+@click.option("--priority", type=int, help="Order in the queue; a larger number goes first.")
 @click.option("--borrow", is_flag=True, help="Use other teams' nodes too, until they need them.")
-@click.option("--code", metavar="DIR", callback=not_empty, help="Folder to ship (the working folder), or none.")
+@click.option(
+    "--code", metavar="DIR", callback=not_empty, help="Folder to copy to the workers (the working folder), or none."
+)
 @click.option(
     "--code-store",
     metavar="WHERE",
     callback=not_empty,
-    help="How it travels: configmap, a shared folder, or s3://BUCKET/PREFIX.",
+    help="Where to store the code: configmap, a shared folder, or s3://BUCKET/PREFIX.",
 )
 @click.option("--shm", metavar="SIZE", callback=not_empty, help="Size of /dev/shm, such as 64Gi (half of the memory).")
 @click.option(
@@ -163,8 +172,10 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option("--ipc-lock", is_flag=True, help="Let ranks lock memory, which RDMA needs.")
 @click.option("--host-network", is_flag=True, help="Use the node's own network.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest and create nothing.")
-@click.option("--follow", is_flag=True, help="Watch the job, and what its ranks write, until it ends; exit as it did.")
-@click.option("--wait", is_flag=True, help="Wait in silence until the job ends; exit as it did.")
+@click.option(
+    "--follow", is_flag=True, help="Watch the job and the output of its ranks until it ends; exit with its result."
+)
+@click.option("--wait", is_flag=True, help="Wait silently until the job ends; exit with its result.")
 @timeout_option("--wait", "--follow")
 @output_option("json", "yaml")
 @cluster_options()
@@ -180,9 +191,9 @@ def command(
     target: Target,
     **flags: Any,
 ) -> int:
-    """Train SCRIPT on whole nodes, or run the TrainingJob in FILE.
+    """Run SCRIPT, or the TrainingJob in FILE, on a gang of nodes.
 
-    The working folder travels with the script. Arguments after -- go to the script:
+    The working folder is copied to the workers. Arguments after -- are passed to the script:
     muster run train.py --nodes 4 --gpus 8 -- --lr 0.1
     """
     if bool(script) == bool(file):
@@ -205,7 +216,7 @@ def command(
                 f"{counted(archive.files, 'file')} of the folder would travel with it; this manifest does not hold them"
             )
         return ExitCode.DONE
-    assert cluster is not None  # only a dry run goes without
+    assert cluster is not None  # only a dry run has no image
     typed = click.get_current_context().meta.get(_TYPED, ())
     parcel = Parcel(manifest, archive, flags["code_store"] or "", bool(file or flags["name"]), (prefix(), *typed))
     return asyncio.run(_run(cluster, parcel, follow, wait, timeout_s, output))
@@ -228,10 +239,10 @@ def build(
     flags: dict[str, Any],
     cluster: Cluster | None,
 ) -> tuple[dict[str, Any], Any]:
-    """The manifest, without where its code lies, and the packed folder (None where none travels).
+    """Return the manifest, before its code is stored, and the packed folder (None without code).
 
     Raises:
-        BadInput: something the user said cannot be used; nothing was created.
+        BadInput: an option or the manifest is not valid. Nothing was created.
     """
     from muster.cli.jobs import manifest as manifests
     from muster.cli.jobs.archive import pack
@@ -265,19 +276,19 @@ def build(
 
         spec.setdefault("image", THIS_MACHINE)
         if not file and flags["gpus"] is None:
-            spec.setdefault("ranksPerNode", 1)  # its nodes declare GPUs that need not exist
+            spec.setdefault("ranksPerNode", 1)  # its nodes declare GPUs that may not exist
     if not spec.get("image") and not file:
         raise BadInput("--image is missing: which image do the workers run?", "any image with Python 3.8 in it")
     manifests.checked(manifest)
     checkpoints = (spec.get("checkpoint") or {}).get("path", "")
     if folder is None:
         return manifest, None
-    # a relative path on a cluster elsewhere is relative to the code there: what lies there here is from a trial run
+    # on another cluster, a relative path is relative to the code there; a local folder of that name is a trial run's
     return manifest, pack(folder, folder / checkpoints if checkpoints and "://" not in checkpoints else None)
 
 
 def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]:
-    """The part of spec that flags set."""
+    """Return the fields of the spec that the flags set."""
     from muster.cli.jobs import manifest as manifests
 
     checkpoint = flags["checkpoint"]
@@ -346,9 +357,9 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeo
 
 
 async def check_lending(client: Client, spec: dict[str, Any]) -> None:
-    """Check before creating anything whether the pods of a borrower would be refused.
+    """Before the job is created, check whether its pods would be refused because teams are off.
 
-    A user without the right to look skips the check.
+    The check is skipped if the user may not read PriorityClasses.
 
     Raises:
         CliError: the cluster has no teams.
@@ -371,7 +382,7 @@ async def check_lending(client: Client, spec: dict[str, Any]) -> None:
 
 
 async def _warn_if_too_large(client: Client, job: TrainingJob) -> None:
-    """Say so where the cluster, even empty, has too few nodes for the job: slots of a gang never share one."""
+    """Warn if the cluster has fewer nodes than the job needs. Slots of a gang never share a node."""
     from muster.kube.objects.node import Node
 
     nodes = (await client.list(Node)).items
@@ -387,7 +398,7 @@ async def create(client: Client, parcel: Parcel) -> TrainingJob:
 
     Raises:
         NameTakenError: the name that the user chose is taken.
-        CliError: the code cannot be brought to its store.
+        CliError: the code cannot be stored.
     """
     from muster.cli.jobs import manifest as manifests
     from muster.cli.jobs.code_store import deliver

@@ -1,4 +1,4 @@
-"""`muster status`: everything about one job that a person wants to know."""
+"""`muster status`: shows one job."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LABEL_WIDTH = 13
 
 @click.command()
 @job_argument()
-@click.option("--follow", "-f", is_flag=True, help="Watch the job until it ends; exit as it did.")
+@click.option("--follow", "-f", is_flag=True, help="Watch the job until it ends; exit with its result.")
 @timeout_option("--follow")
 @output_option("json", "yaml")
 @cluster_options()
 def command(name: str, follow: bool, timeout_s: int | None, output: str, target: Target) -> int:
-    """Show the job NAME: attempt, slots and nodes, faults and whose they were, what to do next."""
+    """Show the job NAME: attempt, slots and nodes, faults and their causes, what to do next."""
     check_waits(timeout_s, follow, "--follow")
     return asyncio.run(_status(resolve(target), name, follow, timeout_s, output))
 
@@ -75,8 +75,8 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
         job: what to print.
         pods: its pods.
         now: the time for ages.
-        borrowed: whose nodes it is on, where it borrows.
-        untaken: why no controller has taken it, where none has.
+        borrowed: the owners of its nodes, if it borrows.
+        untaken: why no controller has taken it; "" if one has.
     """
     from muster.cli.jobs import describe
 
@@ -125,7 +125,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
 
 
 def _phase(job: TrainingJob, pods: list[Pod]) -> str:
-    """Phase and message; of a message that a fault repeats below, the first line."""
+    """Phase and message. If a fault below repeats the message, only its first line."""
     status = job.status
     first, *rest = status.message.splitlines() or [""]
     lines = [status.phase + (f": {first}" if first else "")]

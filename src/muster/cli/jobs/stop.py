@@ -1,4 +1,4 @@
-"""`muster stop`: give a job's nodes back and keep its state."""
+"""`muster stop`: suspends a job and gives its nodes back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from muster.cli.target import Target, cluster_options
 )
 @cluster_options()
 def command(name: str, wait: bool, target: Target) -> int:
-    """Suspend the job NAME: its ranks stop, its nodes go back, its last checkpoint stays.
+    """Suspend the job NAME: its ranks stop, its nodes are free, and its last checkpoint is kept.
 
-    Before they stop, ranks are asked for a checkpoint (`muster.should_checkpoint()`). Their logs go with the pods.
+    Before that, Muster asks the ranks for a checkpoint (`muster.should_checkpoint()`). Logs are deleted with the pods.
     """
     return set_suspend(target, name, True, wait)

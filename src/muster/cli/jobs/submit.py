@@ -1,4 +1,4 @@
-"""Creating a job with its code, so that a failure half-way leaves nothing behind."""
+"""Creates a job with its code. After a failure half-way, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from muster.kube.objects.struct import to_dict
 
 
 class NameTakenError(CliError):
-    """There is a job of that name; exit status 5."""
+    """A job of that name exists; exit status 5."""
 
     def __init__(self, job: TrainingJob) -> None:
-        """Hold what to do about it."""
+        """Store the message and the hint."""
         super().__init__(
             f"there is a training job '{job.name}' in namespace {job.namespace} already",
             f"choose another --name, or remove it: muster delete {job.name}",
@@ -27,17 +27,17 @@ class NameTakenError(CliError):
 
 
 async def submit(client: Client, job: TrainingJob, code: dict[str, Any] | None) -> TrainingJob:
-    """Create the ConfigMap of the code, then the job, then make the job its owner. Interrupted, it takes both back.
+    """Create the ConfigMap of the code, then the job, then make the job the ConfigMap's owner. On Ctrl-C, delete both.
 
     Raises:
-        NameTakenError: there is a job of that name.
+        NameTakenError: a job of that name exists.
         ApiError: the API server refused.
     """
     creating = asyncio.ensure_future(_create(client, job, code))
     try:
         return await asyncio.shield(creating)
     except asyncio.CancelledError:
-        created = await creating  # what the server did is known only when it has answered
+        created = await creating  # wait for the answer: only then is it known what the server did
         await client.delete(TrainingJob, created.name, namespace=created.namespace, uid=created.uid)
         raise
 

@@ -1,4 +1,4 @@
-"""`muster stop` and `muster resume`: spec.suspend, on and off."""
+"""`muster stop` and `muster resume`: set spec.suspend to true or false."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from muster.cli.program import prefix
 from muster.cli.target import Target, resolve
 
 _STOPPED_S = 120
-"""Beyond the job's own grace: until pods are gone and the status says so."""
+"""Added to the job's own grace period: time until the pods are gone and the status shows it."""
 
 if TYPE_CHECKING:
     from muster.cli.target import Cluster
 
 
 def set_suspend(target: Target, name: str, suspend: bool, wait: bool, timeout_s: int | None = None) -> int:
-    """Stop a job or let it continue; with `wait`, until that is so, at most `timeout_s` seconds for continuing."""
+    """Suspend or resume a job.
+
+    With `wait`, wait until it has stopped or runs; for a resume at most `timeout_s` seconds.
+    """
     return asyncio.run(_set(resolve(target), name, suspend, wait, timeout_s))
 
 
@@ -52,7 +55,7 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool, timeout_s
         if suspend:
             limit_s: int | None = job.spec.stop_grace_seconds + _STOPPED_S
             late = f"'{name}' has not stopped", f"it stays asked to; does a controller run? {prefix()} status {name}"
-        else:  # a job may queue for nodes for days
+        else:  # a job may wait in the queue for days
             limit_s, late = (
                 timeout_s,
                 (f"'{name}' does not run", f"it keeps waiting; {prefix()} explain {name} says what for"),

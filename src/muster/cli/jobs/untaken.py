@@ -1,4 +1,4 @@
-"""Jobs that no controller has taken: how long, why as far as the cluster shows it, and what to do."""
+"""Explains jobs that no controller has taken: for how long, why, and what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SILENT_S: Final = 30.0
 
 
 def untaken_s(job: TrainingJob, now: datetime) -> float:
-    """Seconds for which no controller has written about the job; 0 if one did, or if it is too early to say."""
+    """Seconds for which no controller has written the job's status; 0 if one has, or if it is too early to say."""
     created, status = job.metadata.creation_timestamp, job.status
     taken = status.observed_generation or status.attempt or status.conditions or status.phase != "Pending"
     if created is None or taken:
@@ -37,7 +37,7 @@ async def warning(client: Client, job: TrainingJob, now: datetime) -> str:
 
 
 async def reason(client: Client, now: datetime) -> str:
-    """Why no controller takes jobs, and what to do."""
+    """Return why no controller takes jobs, and what to do."""
     from muster.kube.errors import Forbidden, NotFound
     from muster.kube.objects.coordination import Lease
 
@@ -51,7 +51,7 @@ async def reason(client: Client, now: datetime) -> str:
 
 
 async def wait_until_late(client: Client, namespace: str, name: str) -> str:
-    """Sleep until a controller should have taken a new job; returns what to tell the user, "" if one took it."""
+    """Wait until a controller should have taken a new job. Returns a warning; "" if one took it."""
     from muster.api.training_job import TrainingJob
 
     await asyncio.sleep(PATIENCE_S + 1.0)

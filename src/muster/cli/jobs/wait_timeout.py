@@ -1,4 +1,4 @@
-"""`--timeout` of commands that wait for a job: without it they wait as long as the job takes, which may be days."""
+"""The option `--timeout` of commands that wait for a job. Without it they wait without a limit."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def timeout_option(*waiting: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def check_waits(timeout_s: int | None, waits: bool, *waiting: str) -> None:
-    """Raise BadInput where `--timeout` was given to a command that does not wait."""
+    """Raise BadInput if `--timeout` is given without a flag that waits."""
     if timeout_s is not None and not waits:
         raise BadInput(f"--timeout limits a wait: add {' or '.join(waiting)}", "or leave out --timeout")
 
 
 def not_ended(name: str) -> tuple[str, str]:
-    """Message and hint of a wait for the end of a job that took too long."""
+    """Return message and hint for a job that did not end in time."""
     return f"'{name}' has not ended", f"it continues; watch it: {prefix()} status {name} --follow"
 
 
 @asynccontextmanager
 async def within(timeout_s: float | None, what: str, hint: str) -> AsyncIterator[None]:
-    """Let the block take so many seconds, without a limit where it is None.
+    """Limit the block to this many seconds; None means no limit.
 
     Raises:
         CliError: it took longer; the message is "`what` after N s", the exit status 6.

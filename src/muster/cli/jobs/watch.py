@@ -1,4 +1,4 @@
-"""Following one TrainingJob through the API server, however often the connection is lost."""
+"""Follows one TrainingJob, and reconnects after lost connections."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PAUSE_S = 0.5
 
 
 async def job_states(client: Client, namespace: str, name: str) -> AsyncIterator[TrainingJob]:
-    """Yield the job now and after each change, for ever.
+    """Yield the present job, and the job after each change, without an end.
 
-    An API server that is away is waited for up to two minutes at a time.
+    If the API server does not answer, wait for it for up to two minutes.
 
     Raises:
-        CliError: the job was deleted (exit status 4), or the server stays away (3).
+        CliError: the job was deleted (exit status 4), or the server did not answer in time (3).
     """
     last_heard = time.monotonic()
     seen = ""
@@ -50,7 +50,7 @@ async def job_states(client: Client, namespace: str, name: str) -> AsyncIterator
 
 
 async def get_job(client: Client, namespace: str, name: str) -> TrainingJob:
-    """The job, or a CliError that says which names there are."""
+    """Return the job. If it does not exist, the CliError names similar jobs."""
     try:
         return await client.get(TrainingJob, name, namespace)
     except NotFound as error:
@@ -60,12 +60,12 @@ async def get_job(client: Client, namespace: str, name: str) -> TrainingJob:
 
 
 async def get_job_as_it_runs(client: Client, namespace: str, name: str) -> TrainingJob:
-    """The job with the spec that it runs by, without edits that are ignored: its slots and ranks are those."""
+    """Return the job with the spec that the controller uses, without ignored edits."""
     return effective(await get_job(client, namespace, name)).job
 
 
 def nearest(name: str, names: list[str]) -> list[str]:
-    """The names that may have been meant, at most three: those that begin so with a suffix, else the most alike."""
+    """Return at most three similar names: first those that add a suffix to this name, else the most similar ones."""
     import difflib
 
     begin = sorted(each for each in names if each.startswith(f"{name}-"))

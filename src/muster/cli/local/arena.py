@@ -1,4 +1,4 @@
-"""Clusters that exist for one demo and are gone without a trace after it."""
+"""Temporary clusters for a demo; removed completely at the end."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ NODE_GRACE_S = 8.0
 
 
 class Arena(Protocol):
-    """A cluster in which things may be broken. A context manager: ready on entry, gone on exit.
+    """A cluster for a demo with faults. A context manager: the cluster is ready on entry and removed on exit.
 
     Attributes:
-        folder: for whatever the demo writes; removed on exit.
+        folder: for files of the demo; removed on exit.
     """
 
     folder: Path
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the cluster."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it and remove everything it left."""
+        """Stop the cluster and remove its files."""
 
     def cluster(self) -> Cluster:
         """Returns how to reach the cluster."""
@@ -72,7 +72,7 @@ class EmbeddedArena:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the cluster and remove the folder; a second Ctrl-C does not get in between."""
+        """Stop the cluster and remove the folder. A second Ctrl-C does not interrupt this."""
         with undisturbed():
             embedded.stop(self._layout)
             shutil.rmtree(self.folder)
@@ -98,7 +98,7 @@ class EmbeddedArena:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within the block Ctrl-C and SIGTERM are ignored: cleaning up is not to be interrupted."""
+    """Ignore Ctrl-C and SIGTERM while the block runs, so that they do not interrupt the clean-up."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -108,7 +108,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def example(name: str) -> Path:
-    """The folder of an example: of the checkout, else of the installed package; raises CliError."""
+    """Return the folder of an example, from the checkout or else from the installed package. Raises CliError."""
     import muster
 
     package = Path(muster.__file__).parent

@@ -1,4 +1,4 @@
-"""`muster demo`: a job loses a rank, then a node, and ends as if nothing had happened."""
+"""`muster demo`: a job loses a rank, then a node, and still succeeds."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NODES, SLOTS, GPUS = 5, 4, 8
 STEPS, STEP_TIME_S, CHECKPOINT_EVERY = 120, 0.12, 20
 KILL_AT, VANISH_AT = 0.3, 0.6
 BETWEEN = (0.25, 0.65)
-"""Things break so far on the way from one checkpoint to the next, so that there are steps to do again."""
+"""Share of the steps between two checkpoints after which a fault happens, so that some steps are repeated."""
 PATIENCE = 0.3
-"""They break anyway where the job has done so much of its steps more without being seen there."""
+"""If the demo misses that moment, the fault happens at the latest after this additional share of all steps."""
 PICTURE_EVERY_S = 0.4
 KILLED_SLOT, VANISHED_SLOT = 1, 2
 DEADLINE_S = 240.0
@@ -43,9 +43,9 @@ WHAT = ("a rank was killed", "a node vanished")
 @click.option("--real", is_flag=True, help="On a real control plane: kube-apiserver, etcd and kube-controller-manager.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(real: bool, as_json: bool) -> int:
-    """Train digits on four nodes; kill a rank, then take a node away; see the job end as if nothing had happened.
+    """Train digits on four nodes; kill a rank, then take a node away; see the job succeed.
 
-    Everything runs on this machine, under a name and in a folder of its own, and is removed at the end.
+    Everything runs on this machine, in a temporary folder, and is removed at the end.
     """
     from muster.cli.local.arena import EmbeddedArena, example
 
@@ -53,7 +53,7 @@ def command(real: bool, as_json: bool) -> int:
         if importlib.util.find_spec(module) is None:
             raise CliError(f"the demo trains with {module}, which is not installed", _INSTALL)
     code = example("digits")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM cleans up too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up too
     started = time.monotonic()
     with waiting("starting a cluster of five nodes") as on_stage, translated():
         arena: Arena
@@ -97,7 +97,7 @@ class Story:
         self.job: TrainingJob | None = None
 
     async def run(self, code: str, stdout_is_data: bool) -> None:
-        """Submit the job, break things as it goes, and wait for its end; raises CliError after DEADLINE_S seconds."""
+        """Submit the job, cause the faults, and wait for its end. Raises CliError after DEADLINE_S seconds."""
         from muster.cli.jobs.follow import JobView
 
         async with self.arena.cluster().client() as client:
@@ -135,7 +135,7 @@ class Story:
             "image": THIS_MACHINE,
             "command": ["python3", "train.py"],
             "args": [f"--steps={STEPS}", f"--step-time-s={STEP_TIME_S}", f"--checkpoint-every={CHECKPOINT_EVERY}"],
-            "env": [{"name": "OPENBLAS_NUM_THREADS", "value": "1"}],  # four ranks share this machine's CPUs
+            "env": [{"name": "OPENBLAS_NUM_THREADS", "value": "1"}],  # four ranks share the CPUs of this machine
             "checkpoint": {"path": str(checkpoints)},
             "stopGraceSeconds": 2,
         }
@@ -172,7 +172,7 @@ class Story:
             await asyncio.sleep(PICTURE_EVERY_S)
 
     async def _remember(self, client: Client, view: JobView) -> None:
-        """Remember where the slots are in this attempt, and say which of them moved."""
+        """Record the nodes of the slots in this attempt, and report which slots moved."""
         from muster.cli.jobs.pods import members, slot_of
 
         assert self.job is not None
@@ -211,7 +211,7 @@ class Story:
             await asyncio.to_thread(self.arena.vanish, self.vanished)
 
     def summary(self, total_s: float) -> dict[str, Any]:
-        """Returns the results, and whether the demo kept its promises."""
+        """Returns the results, and whether the demo went as expected."""
         from muster.cli.jobs import describe
 
         status = self.job.status if self.job else None
@@ -257,7 +257,7 @@ class Story:
 
 
 def log_tails(arena: Arena, lines: int = 15) -> list[str]:
-    """The last lines of every log, for when something did not happen as promised."""
+    """The last lines of every log, for a demo that did not go as expected."""
     kept = []
     for path in arena.logs():
         tail = path.read_text(errors="replace").splitlines()[-lines:]

@@ -82,7 +82,7 @@ def _print_legend(stages_s: dict[str, float]) -> None:
 
 
 def stage_bar(stages_s: dict[str, float], longest_s: float, width: int) -> str:
-    """The stages one after the other, as long as they took; `longest_s` would fill `width`."""
+    """Draw the stages as a bar. A total of `longest_s` fills `width`."""
     bar, passed_s, drawn = "", 0.0, 0
     for name, took_s in stages_s.items():
         passed_s += took_s

@@ -1,4 +1,4 @@
-"""`muster down`: no process, file or context of the cluster remains."""
+"""`muster down`: removes a cluster on this machine with all its processes, files and contexts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.cli.output import note
 
 
 @click.command()
-@click.option("--name", default="", callback=not_empty, help="Name of the cluster, where there are several.")
+@click.option("--name", default="", callback=not_empty, help="Name of the cluster, if there are several.")
 def command(name: str) -> int:
     """Stop the cluster on this machine and remove all of it: processes, jobs, files, the kubeconfig context."""
     from muster.cli.local.kubeconfig import remove_from_all

@@ -1,4 +1,4 @@
-"""`muster fault`: break something in an embedded cluster, to see what happens."""
+"""`muster fault`: causes a fault in an embedded cluster on purpose."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Break something in an embedded cluster, on purpose. No other cluster can be broken this way."""
+    """Cause a fault in an embedded cluster on purpose. Other clusters are refused."""
 
 
 @command.command()
 @node_argument(metavar="NAME")
 @cluster_options()
 def node(name: str, target: Target) -> int:
-    """Make the node NAME vanish, as a power cut does: its kubelet and every process on it, without a goodbye."""
+    """Make the node NAME fail as in a power cut: kill its kubelet and every process on it."""
     from muster.embedded import cluster
 
     layout = _layout_with(resolve(target), name)
@@ -44,7 +44,7 @@ def node(name: str, target: Target) -> int:
 @node_argument(metavar="NAME")
 @cluster_options()
 def return_(name: str, target: Target) -> int:
-    """Let the vanished node NAME come back."""
+    """Start the failed node NAME again."""
     from muster.embedded import cluster
 
     reached = resolve(target)
@@ -52,7 +52,7 @@ def return_(name: str, target: Target) -> int:
     with translated():
         if cluster.bring_back(layout, name):
             note(f"{name} comes back")
-        elif asyncio.run(_is_deleted(reached, name)):  # a kubelet registers its node only when it starts
+        elif asyncio.run(_is_deleted(reached, name)):  # a kubelet registers its node only at its start
             cluster.vanish(layout, name)
             cluster.bring_back(layout, name)
             note(f"{name} comes back: its Node had been deleted, and its kubelet registers it again")
@@ -102,7 +102,7 @@ async def kill_rank(cluster: Cluster, layout: Layout, job_name: str, slot: int, 
 
 
 def _check_rank(job: TrainingJob, slot: int, rank: int) -> None:
-    """Refuse a rank that the job does not have, or that another slot has; raises CliError."""
+    """Refuse a rank that the job does not have, or that runs in another slot. Raises CliError."""
     each = job.ranks
     last = job.spec.replicas * each - 1
     if rank > last:

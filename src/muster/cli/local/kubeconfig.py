@@ -1,4 +1,4 @@
-"""The user's kubeconfig: an embedded cluster's context is added to it, and taken out again."""
+"""Adds an embedded cluster's context to the user's kubeconfig, and removes it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _SECTIONS = ("clusters", "users", "contexts")
 
 
 def user_kubeconfig() -> Path:
-    """The file kubectl would write to: the first of KUBECONFIG that exists, else its last, else ~/.kube/config.
+    """Return the file to which kubectl writes.
+
+    It is the first existing file of KUBECONFIG, else the last one there, else ~/.kube/config.
 
     Raises:
-        CliError: that cannot be found out.
+        CliError: neither HOME nor KUBECONFIG names a file.
     """
     try:
         listed = kubeconfig_files()
@@ -35,13 +37,13 @@ def user_kubeconfig() -> Path:
 
 
 def remove_from_all(context: str) -> None:
-    """Take a context added by add_context() out of every file of KUBECONFIG: another one may have been the first."""
+    """Remove a context of add_context() from every file of KUBECONFIG, as the order of the files may have changed."""
     for path in kubeconfig_files():
         remove_context(path, context)
 
 
 def check_writable(path: Path) -> None:
-    """Find out before a cluster is started whether its context can be added. Raises CliError."""
+    """Check before the start of a cluster that its context can be added. Raises CliError."""
     with _locked(path):
         if is_there(path):
             _load(path)
@@ -75,7 +77,7 @@ def add_context(path: Path, source: Path, context: str) -> bool:
 
 
 def remove_context(path: Path, context: str) -> bool:
-    """Take a context added by add_context() out again; returns whether there was one. A file left empty is removed."""
+    """Remove a context of add_context(). Returns whether it existed. An empty file is removed."""
     if not path.exists():
         return False
     with _locked(path):
@@ -117,7 +119,7 @@ def _empty() -> dict[str, Any]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Replace the file in one step, readable by its owner only; a symbolic link stays one."""
+    """Replace the file atomically, readable by its owner only. A symbolic link is kept."""
     path = path.resolve()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -141,7 +143,7 @@ def _not_writable(path: Path, error: OSError) -> CliError:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold `<path>.lock`, the lock kubectl itself takes (client-go, clientcmd.lockFile)."""
+    """Hold `<path>.lock`, the lock that kubectl uses (client-go, clientcmd.lockFile)."""
     if path.is_dir():
         raise CliError(
             f"the kubeconfig {path} is a folder", "set KUBECONFIG to a file, or unset it", ExitCode.NO_CLUSTER

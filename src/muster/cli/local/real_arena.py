@@ -1,4 +1,4 @@
-"""A real control plane on this machine, with our kubelets and our controller, as it would be installed."""
+"""A temporary cluster with a real control plane, process kubelets, and the controller with the chart's rights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READY_S = 90.0
 
 
 class RealArena:
-    """kube-apiserver, etcd, kube-controller-manager; process kubelets; the controller under its own account."""
+    """A cluster of kube-apiserver, etcd, kube-controller-manager, process kubelets, and the controller."""
 
     def __init__(self, nodes: int, gpus: int, on_stage: OnStage) -> None:
         """Nothing runs yet."""
@@ -109,12 +109,12 @@ class RealArena:
         return rank
 
     def vanish(self, node: str) -> None:
-        """Make a node vanish: its kubelet and every process of its pods."""
+        """Make a node fail: kill its kubelet and every process of its pods."""
         self._children[node].stop(grace_s=0)
         sweep(self._spec.cluster_id, node)
 
     def logs(self) -> list[Path]:
-        """The logs of our programs."""
+        """The log files of Muster's programs."""
         return sorted(self.folder.glob("*.log"))
 
     def _start(self, program: programs.Program) -> None:

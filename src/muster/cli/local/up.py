@@ -1,4 +1,4 @@
-"""`muster up`: a cluster on this machine."""
+"""`muster up`: starts a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LOG_MIN_FILES = 2
 @click.command()
 @click.option("--nodes", type=click.IntRange(1, 64), help=f"Nodes ({_NODES}).")
 @click.option("--gpus", type=click.IntRange(0, 64), help=f"GPUs each node declares ({_GPUS}); they need not exist.")
-@click.option("--name", default="", callback=not_empty, help="Name, where there are several.")
+@click.option("--name", default="", callback=not_empty, help="Name of the cluster, if there are several.")
 @click.option(
-    "--real", is_flag=True, help="With etcd, kube-apiserver and kube-controller-manager, built where missing (Go)."
+    "--real", is_flag=True, help="With etcd, kube-apiserver and kube-controller-manager, built if missing (needs Go)."
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API server (a free one).")
 @click.option(
@@ -61,7 +61,7 @@ def command(
 ) -> int:
     """Start a cluster on this machine: a Kubernetes API, nodes whose pods are processes, and Muster itself.
 
-    What was stored by an earlier one continues, jobs included. `muster down` removes everything.
+    If an earlier cluster was stopped, this one continues with its objects and jobs. `muster down` removes everything.
     """
     from muster.cli.local.kubeconfig import add_context, check_writable, user_kubeconfig
     from muster.embedded import cluster
@@ -111,7 +111,7 @@ def command(
 
 
 def _build_control_plane() -> None:
-    """Build the real control plane where it is not there, with its progress. Raises CliError."""
+    """Build the real control plane if it is missing, and show the progress. Raises CliError."""
     from muster.embedded import realplane
 
     try:
@@ -127,7 +127,7 @@ def layout_of(name: str) -> Layout:
 
     Raises:
         BadInput: a cluster cannot have this name.
-        CliError: MUSTER_STATE_DIR holds a cluster of another name, which the user did not mean.
+        CliError: MUSTER_STATE_DIR contains a cluster of another name.
     """
     from muster.embedded.layout import DEFAULT_NAME, Layout, default_root, valid_name
 
@@ -145,7 +145,7 @@ def layout_of(name: str) -> Layout:
 
 
 def _up_already(same: bool, layout: Layout) -> int:
-    """Refuse another shape; otherwise wait until the cluster is ready, also while another process starts it."""
+    """Refuse a cluster with other options. Otherwise wait until it is ready, even if another process starts it."""
     from muster.cli.local.kubeconfig import add_context, user_kubeconfig
     from muster.embedded import cluster
 
@@ -161,7 +161,9 @@ def _up_already(same: bool, layout: Layout) -> int:
     with waiting(f"the cluster '{current.spec.name}' is being started already") as on_stage, translated():
         spec = cluster.join(layout, on_stage)
         missing = asyncio.run(_repair(layout))
-    add_context(user_kubeconfig(), layout.kubeconfig, spec.context)  # perhaps not done yet by its starter
+    add_context(
+        user_kubeconfig(), layout.kubeconfig, spec.context
+    )  # the process that started it may not have added the context yet
     click.echo(f"the cluster '{spec.name}' is up already: {_shape(spec)}")
     if missing:
         note(f"installed again, as they were missing: {', '.join(missing)}; objects of these kinds are lost")
@@ -169,7 +171,7 @@ def _up_already(same: bool, layout: Layout) -> int:
 
 
 async def _repair(layout: Layout) -> list[str]:
-    """Install Muster's kinds in a cluster that runs; returns those that were missing."""
+    """Install missing CustomResourceDefinitions in a running cluster. Returns their names."""
     from muster.embedded.readiness import install_kinds
     from muster.kube.client import Client
     from muster.kube.connection.config import load_config
@@ -189,7 +191,7 @@ def _shape(spec: ClusterSpec) -> str:
 
 
 def _log_size(value: str | None) -> str | None:
-    """The size of a container's log; raises BadInput where it is none or too small."""
+    """Parse the size of a container's log. Raises BadInput if it is not a size, or too small."""
     from muster.embedded.kubelet.settings import LOG_MIN_BYTES
     from muster.kube.objects.quantity import QuantityError, to_int
 
@@ -209,7 +211,7 @@ def _log_size(value: str | None) -> str | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turn what the library of embedded clusters raises into our errors."""
+    """Convert errors of the library of embedded clusters to CliError."""
     from muster.embedded.cluster import ClusterConflictError, ClusterError, ClusterTimeoutError
     from muster.embedded.control import ControlError
 
@@ -234,7 +236,7 @@ def translated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being waited for: a spinner on a terminal, a line for each new stage on stderr elsewhere."""
+    """Show the current stage of a wait: a spinner on a terminal, else a line on stderr for each new stage."""
     if interactive():
         with console().status(what) as shown:
             yield lambda stage: shown.update(f"{what}: {stage}")

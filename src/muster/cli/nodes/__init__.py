@@ -1,1 +1,1 @@
-"""`muster nodes`: how nodes are, why, and what people ask for them."""
+"""`muster nodes`: shows the states of nodes and their reasons, and sends requests about nodes."""

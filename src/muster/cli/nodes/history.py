@@ -1,4 +1,4 @@
-"""`muster nodes history`: what was found on a node, what was done about it, and what became of the jobs it had."""
+"""`muster nodes history`: shows the findings on a node, its remediation, its tests, and the jobs that it failed."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 _WIDE: Final = 100
 _NARROW: Final = 70
-"""Terminals with fewer columns have less room, and almost none, before what is said."""
+"""On terminals with fewer columns, the texts are hardly indented."""
 _NBSP: Final = "\N{NO-BREAK SPACE}"
 
 
 class Entry(msgspec.Struct, frozen=True, rename="camel"):
-    """Something that happened to the node.
+    """An event in the history of a node.
 
     Attributes:
-        what: for scripts: a rung of the ladder, Found, Asked, Tested or Job.
-        session: the NodeRemediation it is from, if any.
-        stages: what it ended and how long that took, in seconds: of the ladder (`fleet/remediation/states.STAGES`), or
-            all of a job's way back to its lost step.
+        what: the kind, for scripts: a rung of the ladder, Found, Asked, Tested or Job.
+        session: the NodeRemediation that recorded it, if any.
+        stages: the stages that ended, and their durations in seconds. They are stages of the ladder
+            (`fleet/remediation/states.STAGES`), or all stages of a job's recovery.
     """
 
     time: datetime
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
 @output_option("json", "yaml")
 @cluster_options()
 def command(name: str, output: str, target: Target) -> int:
-    """Say what happened to NODE, oldest first: findings, each rung of its remediation, tests, and jobs it failed."""
+    """Show the history of NODE, oldest first: findings, rungs of its remediation, tests, and jobs that it failed."""
     entries = asyncio.run(_read(resolve(target), name))
     if output:
         print_data({"node": name, "history": msgspec.to_builtins(entries)}, output)
@@ -70,7 +70,7 @@ def command(name: str, output: str, target: Target) -> int:
 
 
 def _lines(entry: Entry, room: int) -> Iterator[str]:
-    """Yield an entry for a terminal with so many columns; 0 is none, and nothing is wrapped."""
+    """Yield the lines of an entry, wrapped to this many columns; 0 wraps nothing."""
     began = f"{entry.time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}  "
     head = f"{began}{entry.what:<10}  "
     indent = " " * (len(head) if not room or room >= _WIDE else len(began) if room >= _NARROW else 4)
@@ -133,7 +133,7 @@ def _of_sessions(sessions: Sequence[NodeRemediation]) -> Iterator[Entry]:
 
 
 def _ended(session: NodeRemediation, number: int) -> Mapping[str, float]:
-    """The stage of the ladder that the entry with this number ended."""
+    """Return the stage of the ladder that the entry with this index ended."""
     from muster.fleet.remediation.ladder.states import stage_of
 
     history = session.status.history[:number]
@@ -151,7 +151,7 @@ def _of_tests(tests: Sequence[Preflight]) -> Iterator[Entry]:
 
 
 def _of_jobs(jobs: Sequence[TrainingJob], name: str) -> Iterator[Entry]:
-    """Yields what the node cost jobs: each fault, with its time to useful once that is known."""
+    """Yield each fault of a job on the node, with its time to useful if that is known."""
     from muster.cli.jobs.describe import fault_headline, stages, time_to_useful_s
 
     for job in jobs:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=KubeObject)
 
 SILENT_S = 660.0
-"""An agent writes at least every five minutes; two missing reports in a row are not an accident."""
+"""An agent writes at least every five minutes; it counts as silent after two missing reports."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -38,7 +38,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         reported: when its agent wrote last; None if it never did, or wrote about another node of this name.
-        care: what remediation does about it.
+        care: the state of its remediation.
         decision: the policy's decision.
         policy: the policy of the node's pool.
     """
@@ -50,19 +50,19 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     policy: Policy
 
     def silent(self, now: float) -> bool:
-        """Returns whether its agent should have written since."""
+        """Returns whether a report of its agent is overdue."""
         return self.reported is None or now - self.reported.timestamp() > SILENT_S
 
 
 class FleetReport(msgspec.Struct, frozen=True):
-    """All nodes by name; `problems` is what is wrong with the configuration in the cluster."""
+    """All nodes by name; `problems` holds the errors of the cluster's configuration."""
 
     nodes: Sequence[NodeReport]
     problems: tuple[ConfigProblem, ...]
 
 
 async def read_node(cluster: Cluster, namespace: str, name: str) -> tuple[NodeReport, tuple[ConfigProblem, ...]]:
-    """Read what is known of a node, and what is wrong with the configuration. Raises CliError: no such node."""
+    """Read a node's health, and the errors of the configuration. Raises CliError if the node does not exist."""
     from muster.api.node_health import NodeHealth
     from muster.api.node_remediation import NodeRemediation
     from muster.api.preflight import Preflight
@@ -84,7 +84,7 @@ async def read_node(cluster: Cluster, namespace: str, name: str) -> tuple[NodeRe
 
 
 async def read_fleet(cluster: Cluster, namespace: str) -> FleetReport:
-    """Read what is known of all nodes."""
+    """Read the health of all nodes."""
     from muster.api.node_health import NodeHealth
     from muster.api.node_remediation import NodeRemediation
     from muster.api.preflight import Preflight

@@ -1,4 +1,4 @@
-"""All nodes, one named state each: what keeps a node from work comes before who uses it."""
+"""Lists all nodes with one state each. A state that keeps a node from work precedes one that shows its use."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class NodeLine(msgspec.Struct, frozen=True, rename="camel"):
     """One node.
 
     Attributes:
-        state: the one that matters most. Values are for scripts: never rename one.
-        since: since when, if that is recorded.
+        state: the most important one. Values are for scripts: never rename one.
+        since: when the state began, if that is recorded.
         test_level, test_time: of the newest test that the node passed and that is still valid.
-        why: what is being done, or for what reason.
+        why: the present action, or the reason of the state.
     """
 
     node: str
@@ -56,10 +56,10 @@ def node_lines(
     """Yield all nodes by name.
 
     Args:
-        holdings: nodes, and what is on them.
-        sessions: what is being done about nodes, by name of the object.
+        holdings: nodes, with their pods and slots.
+        sessions: NodeRemediations by name.
         preflights: the newest tests, by node; empty if tests are off.
-        waits: what tests of nodes do or wait for.
+        waits: by node, what its test does or waits for.
     """
     for name, held in sorted(holdings.nodes.items()):
         session = sessions.get(remediation_name(name, held.node.uid))

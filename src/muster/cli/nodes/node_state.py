@@ -1,4 +1,4 @@
-"""In which named states a node is, each with who, since when and why, as far as anybody has written that down."""
+"""Computes the states of a node, each with its author, time and reason as far as they are recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster.teams.audit import NodeAccount
 
 _CORDON_TAINT = "node.kubernetes.io/unschedulable"
 _OF_STATES = frozenset({TAINT_QUARANTINE, TAINT_JOINING, _CORDON_TAINT})
-"""Taints that another line speaks of."""
+"""Taints that another line of the output explains."""
 _OF_NOT_READY = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 
 
@@ -82,8 +82,8 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
         deleting: since when its object is being deleted; None if it is not.
         not_ready, cordon, quarantine, remediation, joining, scaling: None if the state does not apply.
         balloons: those on it.
-        taints: the others that keep pods away, as `key=value:effect`.
-        test: what its test does or waits for; "" if it waits for none, or no obstacle is known.
+        taints: other taints that keep pods away, as `key=value:effect`.
+        test: what its test does or waits for; "" if it needs no test, or no obstacle is known.
     """
 
     deleting: datetime | None = None
@@ -99,7 +99,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Manager(msgspec.Struct, frozen=True, rename="camel"):
-    """An entry of managedFields: who wrote what last (Kubernetes: server-side apply)."""
+    """An entry of managedFields: the last writer of some fields (Kubernetes: server-side apply)."""
 
     manager: str = ""
     time: datetime | None = None
@@ -115,12 +115,12 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def managers_of(body: bytes) -> tuple[_Manager, ...]:
-    """Read managedFields of an object as the API server sent it; our own objects do without them."""
+    """Read managedFields of an object from the API server's JSON; our structs do not have them."""
     return msgspec.json.decode(body, type=_Object).metadata.managed_fields
 
 
 def state_names(account: NodeAccount, state: NodeState) -> Iterator[str]:
-    """Yield every state the node is in: first what keeps it from work, then who uses it."""
+    """Yield all states of the node: first those that keep it from work, then those that show its use."""
     if state.deleting is not None:
         yield "Deleting"
     if state.not_ready is not None:
@@ -207,7 +207,7 @@ def _cordon(node: Node, managers: tuple[_Manager, ...]) -> Cordon:
 
 
 def _scaled(node: Node, pools: Iterable[PoolStatus]) -> Scaled | None:
-    """Nodes at rest are not named there."""
+    """Return the node's state in scaling. Scaling's status does not name idle nodes and nodes in use."""
     path = node.spec.provider_id.split("/")
     instances = {node.name, *("/".join(path[start:]) for start in range(len(path)))}
     for pool in pools:

@@ -12,14 +12,14 @@ from muster.teams.audit import NodeAccount
 
 
 def lines(account: NodeAccount, state: NodeState) -> Iterator[str]:
-    """Say it line by line; the first one stands alone, the others are indented."""
+    """Yield the description line by line. The first line is not indented, the others are."""
     yield f"{account.node} {_owner(account)}"
     yield from (f"  {line}" for line in _details(account, state))
 
 
 def _owner(account: NodeAccount) -> str:
     if account.by_hand:
-        return f"belongs to team {account.team}: its label was set by hand, and Muster leaves it alone"
+        return f"belongs to team {account.team}: its label was set by hand, and Muster does not change it"
     owner = f"belongs to team {account.team}" if account.team else "belongs to no team"
     return f"{owner}{_since(account.since)}" if account.since is not None else f"{owner}: no allocation has taken it"
 

@@ -1,4 +1,4 @@
-"""`muster nodes`: how nodes are, and why."""
+"""`muster nodes`: shows the states of nodes and their reasons."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPTIONAL = ("POOL", "TEAM", "GPUS", "TESTED", "SINCE")
 
 @table_group
 async def command(cluster: Cluster, namespace: str, output: str) -> int:
-    """Show all nodes, one named state each: what keeps a node from work comes before who uses it."""
+    """Show all nodes with one state each. A state that keeps a node from work precedes one that shows its use."""
     from msgspec import to_builtins
 
     from muster.api.node_remediation import NodeRemediation
@@ -81,7 +81,7 @@ command.add_command(release)
 @output_option("json", "yaml")
 @cluster_options()
 def why(name: str, system_namespace: str, output: str, target: Target) -> int:
-    """Say why NODE is as it is: whose, in which states, what is on it, and whether it is to change hands."""
+    """Explain NODE: its owner, its states and their reasons, its pods, and whether it is about to change teams."""
     account, state = asyncio.run(_asked(resolve(target), system_namespace, name))
     if output:
         from msgspec import to_builtins
@@ -153,7 +153,7 @@ async def _state(client: Client, namespace: str, holdings: Holdings, name: str) 
 
 
 async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]) -> JoinAccount | None:
-    """Returns the node's joining state; if no controller would open it, only that it is held back."""
+    """Returns the node's joining state. If no controller opens nodes, only that the node is held back."""
     from msgspec.structs import replace
 
     from muster.fleet.joins.account import account_of

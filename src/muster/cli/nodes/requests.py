@@ -1,4 +1,4 @@
-"""`muster nodes quarantine` and `release`: what a person asks for is written down, and the controller does it."""
+"""`muster nodes quarantine` and `release`: record an operator's request, which the controller then carries out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REASON_MAX = 512
 
 
 def _checked_reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a reason that says nothing, before any request; a click callback."""
+    """Refuse an empty or too long reason before any request; a click callback."""
     reason = value.strip()
     if not any(character.isalnum() for character in reason) or len(reason) > _REASON_MAX or not reason.isprintable():
         raise BadInput(f"--reason has to say what for, in one line of at most {_REASON_MAX} characters")
@@ -39,7 +39,7 @@ _reason = click.option(
     required=True,
     metavar="TEXT",
     callback=_checked_reason,
-    help="The reason, in one line; it is shown with the node later.",
+    help="The reason, in one line; Muster shows it with the node.",
 )
 
 
@@ -48,7 +48,7 @@ _reason = click.option(
 @_reason
 @cluster_options()
 def quarantine(name: str, reason: str, target: Target) -> int:
-    """Take NODE out of use: what runs there runs on, nothing new comes. Nothing lets it back but `release`."""
+    """Take NODE out of use: running pods stay, and no new pods start. Only `release` returns it to use."""
     asyncio.run(_quarantine(resolve(target), name, reason))
     note(f"node {name} is in quarantine; {prefix()} nodes release {name} --reason ... lets it back after a test")
     return ExitCode.DONE
@@ -59,7 +59,7 @@ def quarantine(name: str, reason: str, target: Target) -> int:
 @_reason
 @cluster_options()
 def release(name: str, reason: str, target: Target) -> int:
-    """Let NODE back: it is tested first, and is in use again when it has passed."""
+    """Return NODE to use after it has passed a test."""
     if asyncio.run(_release(resolve(target), name, reason)):
         note(f"node {name} is let back when it has passed a test (docs/preflight.md); one without GPUs is let back now")
         note(f"{prefix()} nodes history {name} says how it is")
@@ -88,9 +88,9 @@ async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
 
 
 async def _release(cluster: Cluster, name: str, reason: str) -> bool:
-    """Asks for the node's release.
+    """Request the node's release.
 
-    Returns whether it was in quarantine; otherwise a request for quarantine was taken back.
+    Returns whether the node was in quarantine. If not, this withdraws a request for quarantine.
     """
     from muster.fleet.remediation.ladder.record import asks, is_quarantined
 
@@ -128,7 +128,7 @@ async def _uid(client: Client, name: str) -> str:
 
 
 async def _asked(client: Client, name: str, uid: str, action: RequestedAction, reason: str) -> NodeRemediation:
-    """Write the request into the node's session, which is made where there is none."""
+    """Write the request into the node's session. If there is no session, create one."""
     from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest
     from muster.kube.errors import AlreadyExists, NotFound
     from muster.kube.objects.meta import ObjectMeta
@@ -143,7 +143,7 @@ async def _asked(client: Client, name: str, uid: str, action: RequestedAction, r
         spec = NodeRemediationSpec(node=name, node_uid=uid, request=request)
     try:
         return await client.create(NodeRemediation(metadata=meta, spec=spec))
-    except AlreadyExists:  # the controller had just found something
+    except AlreadyExists:  # the controller created the session at the same moment
         return await client.patch(NodeRemediation, meta.name, {"spec": {"request": to_dict(request)}})
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from muster.kube.objects.node import Node
 
 _REFUSED_FOR_S: Final = 2 * REFUSED_MAX_S
-"""A refusal is reported again while it lasts; an older Event is over."""
+"""The controller repeats the Event of a lasting refusal within this time; an older Event has ended."""
 _INCONCLUSIVE_FOR_S: Final = 7200.0
 
 
@@ -38,13 +38,13 @@ async def read_test_waits(
     records: Mapping[str, Preflight],
     in_use: frozenset[str],
 ) -> Mapping[str, str]:
-    """Return by node what its test does or waits for; nodes that wait for no test are left out.
+    """Return by node what its test does or waits for; nodes that need no test are left out.
 
     Args:
         client: the API server.
         namespace: Muster's own.
         team_key: key of the taint of nodes that a team owns.
-        nodes: those to look at.
+        nodes: the nodes in question.
         records: their newest tests.
         in_use: nodes whose GPUs are in use.
     """
@@ -60,7 +60,7 @@ async def read_test_waits(
         _places(client, team_key, [pod for pod in tests.values() if not (pod.spec.node_name or pod.finished)]),
     )
     config = health_config(None, found)
-    if found is None:  # tests are off: that concerns only a node that waits for a test all the same
+    if found is None:  # tests are off: report this only for nodes that still wait for a test
         waiting = [node for node in waiting if node.name in tests or is_pending(node)]
     anybodys = next(iter(refused.values()), "")
     running = sum(not pod.finished and LABEL_BALLOON not in pod.metadata.labels for pod in tests.values())
@@ -90,7 +90,7 @@ def _waits(node: Node, record: Preflight | None) -> bool:
 
 
 def _last_made(tests: Iterable[Pod], records: Iterable[Preflight]) -> float:
-    """Returns when the last known test was created, or last ran: refusals before that are over."""
+    """Returns when the last known test was created or ran: earlier refusals have ended."""
     made = [pod.metadata.creation_timestamp for pod in tests]
     return max((at.timestamp() for at in (*made, *(each.spec.time for each in records)) if at is not None), default=0.0)
 
@@ -108,7 +108,7 @@ async def _said(client: Client, reason: str, since: float) -> dict[str, str]:
 
 
 async def _places(client: Client, team_key: str, pods: Sequence[Pod]) -> dict[str, str]:
-    """Returns the scheduler's messages about test pods without a node, by the node each is for."""
+    """Returns the scheduler's messages about test pods without a node, by the node that each one tests."""
     if not pods:
         return {}
     from muster.scheduler.explain.loading import load_state

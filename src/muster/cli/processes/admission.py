@@ -1,4 +1,4 @@
-"""`muster admission`: the webhook that keeps pods to their team's nodes, as a cluster runs it."""
+"""`muster admission`: runs the webhook that restricts pods to their team's nodes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.
 
 
 @click.command("admission")
-@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Cluster; as kubectl finds it.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Kubeconfig of the cluster (as kubectl finds it).",
+)
 @click.option("--listen", default="127.0.0.1:0", callback=address, show_default=True, help="Address for webhook calls.")
-@click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz; none by default.")
+@click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz (not served).")
 @click.option(
     "--namespace", default=SYSTEM_NAMESPACE, show_default=True, callback=namespace_name, help="Namespace of the Secret."
 )
-@click.option("--host", "hosts", multiple=True, help="Name by which the API server calls; that of the Service if none.")
+@click.option(
+    "--host", "hosts", multiple=True, help="Host name that the API server uses to call the webhook (the Service's)."
+)
 @click.option("--team-key", default=LABEL_TEAM, show_default=True, help="Label and taint that name a team.")
-@click.option("--namespace-key", default="", help="Label of namespaces that names their team; that key if none.")
+@click.option("--namespace-key", default="", help="Label of namespaces that names their team (the team key).")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
     kubeconfig: Path | None,
@@ -42,7 +48,7 @@ def command(
     namespace_key: str,
     log_level: str,
 ) -> None:
-    """Run the webhook that fills in team, toleration and node affinity (what a cluster runs for you)."""
+    """Run the webhook that fills in team, toleration and node affinity (the chart starts it)."""
     for option, key in (("--team-key", team_key), ("--namespace-key", namespace_key or team_key)):
         if not _LABEL.fullmatch(key):
             raise BadInput(f"{option} {key!r} is not a label key", "use NAME or DOMAIN/NAME, as in muster.dev/team")

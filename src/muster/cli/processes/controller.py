@@ -1,4 +1,4 @@
-"""`muster controller`: the process that runs in a cluster. One replica leads; the others wait for its lease."""
+"""`muster controller`: runs all controllers. One replica leads; the others wait for its lease."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ log = logging.getLogger(__name__)
 
 _STOP_S = 10.0
 GARBAGE_AFTER = (50_000, 20, 100)
-"""Allocations until cyclic garbage is looked for, and how many times until in older objects too. Most objects here are
-nodes and pods that live long: with Python's 700 the search takes 0.2 of 2.7 CPU seconds while 5,000 pods are bound."""
+"""Thresholds of Python's garbage collector. Most objects here are nodes and pods that live long: with Python's default
+of 700 the collector takes 0.2 of 2.7 CPU seconds while 5,000 pods are bound.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +59,22 @@ class ControllerOptions:
     """Options of the process.
 
     Attributes:
-        kubeconfig: the cluster; as kubectl finds it where None.
+        kubeconfig: path of the kubeconfig; None: found as kubectl does.
         listen: host and port for supervisors.
         advertise_url: the address that pods use; `https://` and the listen address if empty.
         metrics_listen: host and port of /metrics, /healthz and /readyz; None serves none.
         namespace: where the lease and the Secrets are.
-        muster_image: the image init containers copy the supervisor from.
-        shadow: plan and explain, write nothing but the lease.
-        balloons: keep idle nodes from looking idle as the ConfigMap `muster-balloons` says.
+        muster_image: the image from which init containers copy the supervisor.
+        shadow: plan and explain, but write only the lease.
+        balloons: run balloons as the ConfigMap `muster-balloons` configures them.
         joins: open new nodes to pods as fast as the API server can take.
         scaling: add nodes for gangs and give idle ones back, if the ConfigMap `muster-scaling` exists.
         teams: give nodes to teams, if the ConfigMap `muster-teams` exists.
-        health: take broken nodes out of use and back as the ConfigMap `muster-health` says.
-        preflight: test nodes with GPUs as the ConfigMap `muster-preflight` says.
-        preflight_required: use nodes with GPUs only once they have passed their tests.
-        step_image: what runs in pods that reset or reboot a machine; `muster_image` if empty.
-        lease_duration_s: others take over this long after the last renewal.
+        health: run remediation as the ConfigMap `muster-health` configures it.
+        preflight: test nodes with GPUs as the ConfigMap `muster-preflight` configures it.
+        preflight_required: use nodes with GPUs only after they have passed their tests.
+        step_image: image of the pods that reset or reboot a machine; `muster_image` if empty.
+        lease_duration_s: another replica takes over this long after the last renewal.
         exclusion_s: a replacement pod waits this long for another node before it may use an excluded one.
     """
 
@@ -97,7 +98,7 @@ class ControllerOptions:
 
 
 async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> None:
-    """Run until `stop` is set. Raises ConfigError and ApiError where the cluster cannot be used at all."""
+    """Run until `stop` is set. Raises ConfigError or ApiError if the cluster cannot be used."""
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     progress = Progress(registry=REGISTRY)
     async with AsyncExitStack() as stack:
@@ -176,7 +177,7 @@ async def _training_jobs(
     progress: Progress,
     team_key: str,
 ) -> tuple[TrainingJobController, str]:
-    """The controller of training jobs, with its server listening; the port is known only then."""
+    """Start the server for supervisors, then create the controller of training jobs with the server's port."""
     host, port = options.listen
     port = port or _free_port(host)
     url = options.advertise_url or f"https://{_bracketed(host)}:{port}"
@@ -205,7 +206,7 @@ async def _training_jobs(
 
 
 async def _until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run everything until `stop`; the first that fails ends all, and its error is raised."""
+    """Run all tasks until `stop`. If one fails, the others are cancelled and its error is raised."""
     tasks = [asyncio.create_task(work) for work in works]
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -219,7 +220,7 @@ async def _until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]
 
 
 def _free_port(host: str) -> int:
-    """A free port, which pods learn before the server listens."""
+    """Return a free port. Pods need its number before the server listens."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -232,7 +233,7 @@ def _bracketed(host: str) -> str:
 @click.command("controller")
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Cluster; as kubectl finds it.")
 @click.option("--listen", default="127.0.0.1:0", callback=address, show_default=True, help="Address for supervisors.")
-@click.option("--advertise-url", default="", help="Where pods reach that address; https://LISTEN where not given.")
+@click.option("--advertise-url", default="", help="URL at which pods reach that address (https://LISTEN).")
 @click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz; none by default.")
 @click.option(
     "--namespace",
@@ -241,15 +242,21 @@ def _bracketed(host: str) -> str:
     callback=namespace_name,
     help="Namespace of the lease and Secrets.",
 )
-@click.option("--muster-image", default="muster", show_default=True, help="Image that holds the rank supervisor.")
-@click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")
-@click.option("--balloons", is_flag=True, help="Put balloons on idle nodes, as ConfigMap muster-balloons says.")
+@click.option("--muster-image", default="muster", show_default=True, help="Image that contains the rank supervisor.")
+@click.option("--shadow", is_flag=True, help="Plan and explain, but write only the lease.")
+@click.option(
+    "--balloons", is_flag=True, help="Put balloons on idle nodes, as the ConfigMap muster-balloons configures."
+)
 @click.option("--joins", is_flag=True, help="Open new nodes to pods as fast as the API server can take.")
-@click.option("--scaling", is_flag=True, help="Add and remove nodes, where there is a ConfigMap muster-scaling.")
-@click.option("--teams", is_flag=True, help="Give nodes to teams, where there is a ConfigMap muster-teams.")
-@click.option("--health", is_flag=True, help="Take broken nodes out of use and back, as ConfigMap muster-health says.")
-@click.option("--preflight", is_flag=True, help="Test nodes with GPUs, as ConfigMap muster-preflight says.")
-@click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only once they have passed their tests.")
+@click.option("--scaling", is_flag=True, help="Add and remove nodes, if the ConfigMap muster-scaling exists.")
+@click.option("--teams", is_flag=True, help="Give nodes to teams, if the ConfigMap muster-teams exists.")
+@click.option(
+    "--health",
+    is_flag=True,
+    help="Take broken nodes out of use and return them, as the ConfigMap muster-health configures.",
+)
+@click.option("--preflight", is_flag=True, help="Test nodes with GPUs, as the ConfigMap muster-preflight configures.")
+@click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only after they have passed their tests.")
 @click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
 @click.option(
     "--lease-duration",
@@ -257,7 +264,7 @@ def _bracketed(host: str) -> str:
     type=click.FloatRange(min=1),
     callback=finite,
     show_default=True,
-    help="Seconds until others take over.",
+    help="Seconds after which another replica takes over.",
 )
 @click.option(
     "--exclusion",
@@ -265,7 +272,7 @@ def _bracketed(host: str) -> str:
     type=click.FloatRange(min=0),
     callback=finite,
     show_default=True,
-    help="Seconds to wait for another node than a lost one.",
+    help="Seconds for which a replacement pod waits for another node than the lost one.",
 )
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
@@ -288,7 +295,7 @@ def command(
     exclusion: float,
     log_level: str,
 ) -> None:
-    """Run the controllers (what a cluster runs for you)."""
+    """Run the controllers (the chart starts it)."""
     if advertise_url and (urlsplit(advertise_url).scheme != "https" or not urlsplit(advertise_url).hostname):
         raise BadInput(f"--advertise-url {advertise_url!r} is not https://HOST[:PORT]")
     if lease_duration < 1:

@@ -1,4 +1,4 @@
-"""Options that say where a process listens."""
+"""Parses the addresses on which a process listens."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LIKE_A_RANK = (
     '[ ! -r /muster/rank.env ] || . /muster/rank.env; [ -z "$MUSTER_WORKDIR" ] || cd "$MUSTER_WORKDIR"; exec "$@"',
     "sh",
 )
-"""Put before a command: it starts where the ranks do, with the numbers of the first of them, not as the container."""
+"""Prefix of a command: it then starts in the ranks' folder, with the rank numbers of the first rank on its node."""
 SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 
 
@@ -32,13 +32,13 @@ SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 @job_argument()
 @click.argument("arguments", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--slot", type=click.IntRange(0), help="Slot whose pod to use (0).")
-@click.option("--rank", type=click.IntRange(0), help="The pod where this rank runs, with its numbers.")
+@click.option("--rank", type=click.IntRange(0), help="Use the pod of this rank, with its rank numbers.")
 @cluster_options()
 def command(name: str, arguments: tuple[str, ...], slot: int | None, rank: int | None, target: Target) -> int:
-    """Run COMMAND in a pod of the job NAME, or a shell; exits as the command did.
+    """Run COMMAND or a shell in a pod of the job NAME, and exit with the command's status.
 
-    It starts in the folder in which the ranks run, with RANK, WORLD_SIZE and the like of the first rank there, or of
-    --rank. A terminal is used where stdin and stdout are one; otherwise stdin is passed on as it is.
+    It starts in the ranks' folder, with RANK, WORLD_SIZE and the other variables of the first rank there, or of --rank.
+    If stdin and stdout are a terminal, the command has a terminal too. Otherwise stdin is passed on unchanged.
     """
     if rank is not None and slot is not None:
         raise BadInput("--rank and --slot exclude each other")
@@ -46,7 +46,7 @@ def command(name: str, arguments: tuple[str, ...], slot: int | None, rank: int |
 
 
 def like_rank(rank: int, ranks_per_node: int) -> tuple[str, ...]:
-    """Put before a command after LIKE_A_RANK: it has the numbers of that rank, not of the first one on its node."""
+    """Return the second prefix of a command: it sets the numbers of the given rank instead of the first rank's."""
     return ("env", f"RANK={rank}", f"LOCAL_RANK={rank % ranks_per_node}")
 
 
@@ -67,7 +67,7 @@ async def _exec(cluster: Cluster, name: str, slot: int, rank: int | None, argume
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         try:
             return await execute(client, pod, (*LIKE_A_RANK, *arguments), terminal=terminal)
-        except (Invalid, NotFound) as error:  # it ended, or was replaced, since we looked
+        except (Invalid, NotFound) as error:  # the pod ended or was replaced in the meantime
             raise _cannot(job, slot, pod, error.message) from None
 
 
@@ -80,7 +80,7 @@ def _runs(pod: Pod) -> bool:
 
 
 def _cannot(job: TrainingJob, slot: int, pod: Pod, said: str) -> CliError:
-    """Returns the error for a pod in which commands cannot run; it says what to do instead."""
+    """Returns the error for a pod in which no command can run, with a hint."""
     from muster.cli.jobs.pods import state_of
 
     if pod.status.phase in ("Succeeded", "Failed"):

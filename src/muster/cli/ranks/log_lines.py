@@ -1,4 +1,4 @@
-"""Reading a pod's log as lines that know their attempt."""
+"""Reads a pod's log as lines with their attempt."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MARKER = re.compile(r"^--- muster: attempt (\d+)\b(?:: node (\d+) of \d+)?")
 _RANK = re.compile(r"^\[rank (\d+)\] ")
 _LINE_CHARS_MAX = 64 * 1024
 _HELD_BYTES_MAX = 16 << 20
-"""More than a log file holds where the kubelet rotates at its default, so a marker in it is found."""
+"""More than the kubelet's default size of a log file, so that a marker in the file is found."""
 IDLE_S = 0.3
 
 
 class LogLine(NamedTuple):
-    """A line of a pod's log and what it belongs to; markers belong to the attempt they begin.
+    """A line of a pod's log with its attempt. A marker belongs to the attempt that it begins.
 
     Attributes:
         text: the line.
-        attempt: the attempt.
-        node: the pod's node rank in that attempt; -1 where no marker has said so yet.
+        attempt: the attempt that wrote it.
+        node: the pod's node rank in that attempt; -1 before the first marker.
     """
 
     text: str
@@ -41,8 +41,8 @@ class LogLine(NamedTuple):
             rank: the rank.
             ranks_per_node: how many ranks a node has.
             named: lines begin with their rank.
-            home: the pod's node rank in the current attempt, which counts if rotation removed the log's first lines
-                and the marker with them; -1 if it is not known.
+            home: the pod's node rank in the current attempt; -1 if it is not known. It is used if log rotation removed
+                the marker.
         """
         at_home = (self.node if self.node >= 0 else home) == rank // ranks_per_node
         found = _RANK.match(self.text)
@@ -52,10 +52,10 @@ class LogLine(NamedTuple):
 
 
 class AttemptReader:
-    """Cuts a stream of bytes into lines and counts attempts by the supervisor's marker lines."""
+    """Splits a stream of bytes into lines, and finds their attempts by the supervisor's marker lines."""
 
     def __init__(self, first_attempt: int, current: int = 0, *, hold: bool = False) -> None:
-        """Take a pod made at `first_attempt` of a job that is at attempt `current`.
+        """Read the log of a pod that was created at `first_attempt`; the job is at attempt `current`.
 
         Lines before any marker belong to the attempt before that of the marker, and at least to `first_attempt`. With
         `hold` they wait for the marker; if none comes within 16 MiB, or without `hold`, they belong to `current`.
@@ -69,7 +69,7 @@ class AttemptReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[LogLine]:
-        """The lines completed by `data`; a line beyond 64 Ki characters is cut into several."""
+        """Return the lines that `data` completes. A line of more than 64 Ki characters is split."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LINE_CHARS_MAX:
             whole.append(self._rest)
@@ -77,7 +77,7 @@ class AttemptReader:
         return [line for raw in whole for line in self._take(raw)]
 
     def end(self) -> list[LogLine]:
-        """Returns what is left: an unfinished line, or lines that waited for a marker."""
+        """Return the rest: an unfinished line, or lines that waited for a marker."""
         rest, self._rest = self._rest, b""
         lines = self._take(rest) if rest else []
         return self._release(self._current) + lines
@@ -103,9 +103,9 @@ class AttemptReader:
 async def log_lines(
     client: Client, pod: Pod, reader: AttemptReader, *, follow: bool, tail: int | None = None
 ) -> AsyncIterator[list[LogLine]]:
-    """The lines of a pod's worker as they arrive; with `follow`, until the worker ends or the connection does.
+    """Yield the lines of a pod's worker as they arrive. With `follow`, until the worker or the connection ends.
 
-    An empty list means that nothing came for a moment: what was written before is read.
+    An empty list means that no line came for a moment, so all earlier lines have been read.
     """
     path = pod.RESOURCE.path(pod.namespace, pod.name, "log")
     params = {"container": WORKER_CONTAINER}

@@ -1,4 +1,4 @@
-"""Streams the output of a job's ranks in bounded memory, whatever they write and however many they are."""
+"""Streams the output of a job's ranks in bounded memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TAIL_BYTES_MAX = 64 << 20
 _BACKLOG_S = 2.0
 
 Sink = Callable[[int, Sequence[str]], None]
-"""Takes a slot and lines of it."""
+"""Receives a slot and lines of its log."""
 
 
 class Selection(NamedTuple):
@@ -47,7 +47,7 @@ class Tail:
     """The last lines of a stream, in bounded memory."""
 
     def __init__(self, lines: int) -> None:
-        """Keep at most so many lines, and 64 MiB of them."""
+        """Keep at most this many lines, and at most 64 MiB."""
         self._lines: deque[str] = deque(maxlen=lines)
         self._bytes = 0
 
@@ -63,7 +63,7 @@ class Tail:
             self._bytes -= len(self._lines.popleft())
 
     def take(self) -> list[str]:
-        """The lines, once."""
+        """Return the lines, and forget them."""
         lines = list(self._lines)
         self._lines.clear()
         self._bytes = 0
@@ -76,10 +76,10 @@ class JobLogs:
 
     Attributes:
         client: how to reach the cluster.
-        job: the job as it was when reading began.
+        job: the job at the time when reading began.
         wanted: which lines.
-        sink: gets them.
-        found: uids of pods that had wanted lines, whatever --tail leaves of them.
+        sink: receives the lines.
+        found: UIDs of pods that had wanted lines, before --tail is applied.
         silent: pods that have not started.
     """
 
@@ -92,7 +92,7 @@ class JobLogs:
     _warned: bool = False
 
     async def print_now(self) -> None:
-        """Pass on what is there now, pod by pod, and end at the size that each log had."""
+        """Pass on the present content of each pod's log, one pod after the other."""
         pods = self._chosen(await members(self.client, self.job))
         if not pods:
             note(f"'{self.job.name}' has no pods now ({self.job.status.phase})")
@@ -101,7 +101,10 @@ class JobLogs:
                 break
 
     async def follow(self) -> TrainingJob:
-        """Pass on every chosen pod's log, those of later attempts too, until the job ends; returns the job then."""
+        """Pass on the logs of all chosen pods, including those of later attempts, until the job ends.
+
+        Returns the job.
+        """
         streams: dict[str, asyncio.Task[bool]] = {}
         heard = time.monotonic()
         try:
@@ -120,7 +123,7 @@ class JobLogs:
                     if started and pod.uid not in streams:
                         streams[pod.uid] = asyncio.create_task(self._pod(pod, current, follow=True))
                 if describe.finished(current):
-                    await _settled(streams.values(), _DRAIN_S)  # a node that is gone ends no stream
+                    await _settled(streams.values(), _DRAIN_S)  # a lost node does not close its streams
                     return current
                 await _settled(streams.values(), _POLL_S, at_least=True)
                 if reader_gone():
@@ -132,7 +135,9 @@ class JobLogs:
 
     def _chosen(self, pods: list[Pod]) -> list[Pod]:
         chosen = [pod for pod in pods if self.wanted.slot in (None, slot_of(pod))]
-        if self.wanted.rank is not None:  # its slot in the current attempt first: it may have had others before
+        if (
+            self.wanted.rank is not None
+        ):  # the slot's pod in the current attempt first: earlier attempts may have had others
             home = self.wanted.rank // self.job.ranks
             chosen.sort(key=lambda pod: _node_rank(self.job, slot_of(pod)) != home)
         elif len(chosen) > STREAMS_MAX and not self._warned:
@@ -141,7 +146,7 @@ class JobLogs:
         return chosen[:STREAMS_MAX] if self.wanted.rank is None else chosen
 
     async def _pod(self, pod: Pod, job: TrainingJob, *, follow: bool) -> bool:
-        """Pass on what is wanted of a pod's log; returns whether the wanted rank was at home here all the time."""
+        """Pass on the wanted lines of a pod's log. Returns whether the wanted rank ran in this pod all the time."""
         wanted = self.wanted
         slot = slot_of(pod)
         home = _node_rank(job, slot)
@@ -167,7 +172,7 @@ class JobLogs:
                 if texts:
                     self.sink(slot, texts)
         except NotFound:
-            return False  # replaced meanwhile; its successor is printed in its turn
+            return False  # the pod was replaced; its successor is printed later
         except Invalid:
             self.silent.append(pod)
         if tail is not None:
@@ -199,7 +204,10 @@ def reader_gone() -> bool:
 
 
 async def _settled(tasks: Iterable[asyncio.Task[bool]], timeout_s: float, *, at_least: bool = False) -> None:
-    """Wait until tasks have ended, for at most `timeout_s`, or just as long with `at_least`; raises what one raised."""
+    """Wait for at most `timeout_s` until tasks have ended, and raise their errors.
+
+    With `at_least`, wait the whole time.
+    """
     every = list(tasks)
     started = time.monotonic()
     pending = [task for task in every if not task.done()]

@@ -1,4 +1,4 @@
-"""`muster logs`: what the ranks of a job wrote."""
+"""`muster logs`: prints the output of a job's ranks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 @click.option("--rank", type=click.IntRange(0), help="One rank only.")
 @click.option("--slot", type=click.IntRange(0), help="One slot only.")
 @click.option("--attempt", type=click.IntRange(1), help="One attempt only.")
-@click.option("--previous", is_flag=True, help="The attempt before the current one.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as more is written, until the job ends.")
+@click.option("--previous", is_flag=True, help="Show the attempt before the current one.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new output until the job ends.")
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="The last lines of each slot.")
 @cluster_options()
 def command(
@@ -45,9 +45,9 @@ def command(
     tail: int | None,
     target: Target,
 ) -> int:
-    """Print what the ranks of the job NAME wrote; each line begins with its slot.
+    """Print the output of the ranks of the job NAME. Each line begins with its slot.
 
-    Where a slot has several ranks, or the launcher is mpi, the rank follows.
+    If a slot has several ranks, or the launcher is mpi, the rank follows.
     """
     if rank is not None and slot is not None:
         raise BadInput("--rank and --slot exclude each other")
@@ -101,13 +101,13 @@ async def _logs(
 
 
 def print_lines(slot: int, width: int, texts: Sequence[str], *, err: bool = False) -> None:
-    """Print lines of a slot, each after its number; a program's colours stay where stdout is coloured."""
+    """Print lines of a slot, each after the slot's number. The program's colours stay if stdout is coloured."""
     lines = labelled(slot, width, texts, colored(sys.stderr if err else sys.stdout))
     click.echo("".join(f"{line}\n" for line in lines), nl=False, err=err)
 
 
 def labelled(slot: int, width: int, texts: Sequence[str], colors: bool) -> Iterator[str]:
-    """Lines of a slot after its number; with `colors` both are coloured."""
+    """Return lines of a slot after the slot's number; with `colors` both are coloured."""
     label = f"[{slot:>{width}}]"
     if colors:
         label = click.style(label, fg=_COLORS[slot % len(_COLORS)])

@@ -110,7 +110,7 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse) -> int:
 
 
 def exit_status(status: bytes) -> int:
-    """The exit status a final Status stands for; raises CliError where the command could not be run."""
+    """Return the exit status in a final Status. Raises CliError if the command could not be run."""
     parsed = json.loads(status)
     if parsed.get("status") == "Success":
         return 0
@@ -121,7 +121,7 @@ def exit_status(status: bytes) -> int:
 
 
 async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
-    """Pass stdin on; a thread reads it, since a file or a terminal cannot be polled alike."""
+    """Pass stdin on. A thread reads it, because files cannot be polled as terminals can."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -133,7 +133,7 @@ async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
                 chunk = b""
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            except RuntimeError:  # the command has ended, and the loop with it
+            except RuntimeError:  # the command and the event loop have ended
                 return
             if not chunk:
                 return
@@ -145,7 +145,7 @@ async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
 
 
 async def _send_sizes(socket: aiohttp.ClientWebSocketResponse) -> None:
-    """Send the terminal's size, now and whenever it changes."""
+    """Send the terminal's size now, and again after each change."""
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()
     changed.set()
@@ -164,7 +164,7 @@ async def _send_sizes(socket: aiohttp.ClientWebSocketResponse) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal(terminal: bool) -> Iterator[None]:
-    """Hand every key to the remote side while the block runs, and give the terminal back as it was."""
+    """Pass every key to the remote side while the block runs, and restore the terminal afterwards."""
     if not terminal:
         yield
         return
@@ -173,7 +173,7 @@ def _raw_terminal(terminal: bool) -> Iterator[None]:
 
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # keeps what was typed meanwhile
+        tty.setraw(0, termios.TCSADRAIN)  # keep keys that were typed in the meantime
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)

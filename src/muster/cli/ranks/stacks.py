@@ -1,4 +1,4 @@
-"""`muster stacks`: where every rank of a job is, grouped by equal stack."""
+"""`muster stacks`: shows the stacks of a job's ranks, grouped by equal stack."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ DEADLINE_S = 60.0
 @click.command()
 @job_argument()
 @click.option("--rank", type=click.IntRange(0), help="This rank only.")
-@click.option("--threads", is_flag=True, help="All threads, not the main one only.")
+@click.option("--threads", is_flag=True, help="All threads, not only the main thread.")
 @output_option("json")
 @cluster_options()
 def command(name: str, rank: int | None, threads: bool, output: str, target: Target) -> int:
     """Show the stacks of the ranks of the job NAME, grouped by equal stack.
 
-    A rank in Python writes its stacks when its supervisor asks for them. Of another one py-spy shows them if the image
-    has it and the kernel allows it; otherwise you see what the process waits in, and why there is no more. It needs
-    the verbs get and create on pods/exec, as `muster exec` does.
+    A rank in Python writes its stacks when its supervisor asks for them. For other ranks py-spy reads them, if the
+    image has py-spy and the kernel allows it. Otherwise the command shows in which kernel function the process waits,
+    and why it cannot show more. It needs the verbs get and create on pods/exec, as `muster exec` does.
     """
     return asyncio.run(_stacks(resolve(target), name, rank, threads, output))
 
@@ -73,7 +73,7 @@ async def _stacks(cluster: Cluster, name: str, rank: int | None, threads: bool, 
 async def _ask(
     client: Client, pod: Pod, slot: int, rank: int | None, limit: asyncio.Semaphore
 ) -> tuple[list[dict[str, Any]], str]:
-    """Returns the answers of a pod's ranks, and why there are none."""
+    """Returns the answers of a pod's ranks, and for missing answers the reason."""
     from muster.api.names import SUPERVISOR_DIRECTORY
     from muster.cli.ranks.remote import NotAllowed, capture
     from muster.kube.errors import ApiError
@@ -98,9 +98,9 @@ async def _ask(
 
 
 def report(ranks: Sequence[dict[str, Any]], world_size: int, *, threads: bool = False) -> list[str]:
-    """The ranks as lines, those with equal stacks together, the largest group first; the job has `world_size` ranks.
+    """Yield the report: groups of ranks with equal stacks, the largest group first. The job has `world_size` ranks.
 
-    Stacks hold text of the program, such as names of files; it is made visible here.
+    Stacks contain text of the program, such as file names. It is escaped here.
     """
     groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for each in ranks:

@@ -22,14 +22,15 @@ _HEAD: Final = f"""# Commands
 <!-- Written by {_HOW}; change src/muster/cli instead. -->
 
 `muster` and, as kubectl's plugin, `kubectl muster`. Data goes to stdout and everything else to stderr; `-o json` and
-`-o yaml` are for scripts. Colour is used on a terminal only, and not where `NO_COLOR` is set.
+`-o yaml` are for scripts. Colour is used only on a terminal, and not if `NO_COLOR` is set.
 
 """
 
 _CLUSTER: Final = """## Which cluster
 
-As kubectl finds it; where there is no kubeconfig, the cluster that `muster up` started on this machine. Every command
-that speaks to a cluster has these options (`muster run` has no `-n` for the namespace: there it says nodes):
+Muster finds the cluster as kubectl does. Without a kubeconfig it uses the cluster that `muster up` started on this
+machine. Every command that talks to a cluster has these options. (`muster run` has no `-n`, because it once set the
+number of nodes.)
 
 """
 _CLUSTER_OPTIONS: Final = ("namespace", "kubeconfig", "context", "embedded")
@@ -40,7 +41,7 @@ _EXIT_WORDS: Final = {
     ExitCode.BAD_INPUT: "bad input or usage; nothing was changed",
     ExitCode.NO_CLUSTER: "no cluster, or no credentials that it accepts",
     ExitCode.NOT_FOUND: "not found",
-    ExitCode.CONFLICT: "conflict: it exists already, or is in another state",
+    ExitCode.CONFLICT: "conflict: the object exists already, or is in another state",
     ExitCode.TIMED_OUT: "timed out",
     ExitCode.INTERRUPTED: "interrupted",
 }
@@ -91,7 +92,7 @@ def _options(parameters: Sequence[click.Parameter], context: click.Context) -> I
 
 
 def _text(text: str) -> str:
-    """A docstring as click shows it: paragraphs, and lines as they are where a paragraph begins with a backspace."""
+    """Format a docstring as click does: wrapped paragraphs, and unwrapped lines after a backspace character."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         "```\n" + inspect.cleandoc(paragraph.removeprefix("\b\n")) + "\n```"

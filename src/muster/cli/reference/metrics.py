@@ -1,4 +1,4 @@
-"""Writes docs/reference/metrics.md, of the processes: `python -m muster.cli.reference.metrics [--check]`."""
+"""Writes docs/reference/metrics.md, the metrics of all processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEAD: Final = f"""# Metrics
 Each process serves them at `/metrics` in the Prometheus text format. The controller uses port 9443 and the webhook
 9444; both are ports named `metrics` of their Services. The agent uses port 9446 of its node. The chart's value
 `metrics.serviceMonitor.enabled` makes monitors for the Prometheus Operator. Every replica exports its own process.
-What only a leader knows is absent or old on a standby, so aggregate gauges with `max`.
+Metrics that only the leader knows are missing or outdated on a standby, so aggregate gauges with `max`.
 
 prometheus_client adds `process_*` and `python_*` of the process in the controller and the webhook. A histogram has
 the samples `_bucket`, `_sum` and `_count`.
@@ -69,7 +69,7 @@ SECTIONS: Final[dict[str, dict[str, Callable[[CollectorRegistry], Any]]]] = {
     },
     "`muster admission`": {"The webhook": AdmissionMetrics, "Requests, informers, events and loops": shared()},
 }
-"""By process and part: what makes its metrics in a registry."""
+"""By process and part: the function that registers its metrics."""
 
 AGENT: Final = "`muster.agent`"
 
@@ -106,7 +106,7 @@ _UNITS: Final = {
 
 
 def unit(metric: Metric) -> str:
-    """The unit, which the end of a name says; a name without one counts things."""
+    """Return the unit at the end of a metric's name. A name without a unit counts objects."""
     name = metric.name.removesuffix("_total")
     return next((words for ending, words in _UNITS.items() if name.endswith(f"_{ending}")), "number")
 

@@ -1,4 +1,4 @@
-"""`muster simulate`: replay a trace, or a model of one, through the scheduler."""
+"""`muster simulate`: replays a trace, or jobs of a model, through the scheduler."""
 
 from __future__ import annotations
 
@@ -35,21 +35,30 @@ class Scale(NamedTuple):
 
 @click.command()
 @click.argument("trace", required=False, metavar="[TRACE]")
-@click.option("--like", type=click.Choice(MODELS), help="No trace: jobs after published statistics of this cluster.")
-@click.option("--cluster", metavar="FILE", help="The nodes: an OpenB node list.")
-@click.option("--nodes", type=click.IntRange(1, 200_000), help="Or so many nodes, all alike.")
-@click.option("--gpus", type=click.IntRange(1, 128), default=8, show_default=True, help="GPUs of each of these nodes.")
 @click.option(
-    "--days", type=click.FloatRange(0, min_open=True), callback=finite, help="End after so many days [a model: 30]."
+    "--like", type=click.Choice(MODELS), help="Instead of a trace: jobs from published statistics of this cluster."
 )
-@click.option("--jobs", type=click.IntRange(1), help="How many jobs [a trace: all; a model: 80% of the GPU time].")
+@click.option("--cluster", metavar="FILE", help="The nodes, as an OpenB node list.")
+@click.option("--nodes", type=click.IntRange(1, 200_000), help="The number of nodes, all alike.")
+@click.option("--gpus", type=click.IntRange(1, 128), default=8, show_default=True, help="GPUs on each of these nodes.")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, min_open=True),
+    callback=finite,
+    help="End after this many days [with a model: 30].",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), help="Number of jobs [with a trace: all; with a model: 80% of the GPU time]."
+)
 @click.option("--min-gpus", type=click.IntRange(0), default=0, help="Leave out jobs with fewer GPUs.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the failures.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the model and of the failures."
+)
 @click.option(
     "--mtbf-hours",
     type=click.FloatRange(0),
     callback=finite,
-    help="Mean time between failures of a node; 0 for none [a trace: 0; a model: 1024].",
+    help="Mean time between failures of a node; 0 for none [with a trace: 0; with a model: 1024].",
 )
 @click.option(
     "--repair-hours",
@@ -57,7 +66,7 @@ class Scale(NamedTuple):
     callback=finite,
     default=4.0,
     show_default=True,
-    help="Mean time until a failed node is back.",
+    help="Mean repair time of a failed node.",
 )
 @click.option(
     "--checkpoint-minutes",
@@ -65,16 +74,16 @@ class Scale(NamedTuple):
     callback=finite,
     default=60.0,
     show_default=True,
-    help="Work between two checkpoints; 0 loses none.",
+    help="Time between two checkpoints; with 0 a failure loses no work.",
 )
 @click.option(
     "--time-limits",
     type=click.FloatRange(1),
     callback=finite,
     metavar="FACTOR",
-    help="Give each job a time limit of so many times what it runs for [none].",
+    help="Give each job a time limit: its run time multiplied by this factor [none].",
 )
-@click.option("--plot", multiple=True, metavar="FILE", help="Draw it: FILE.svg or FILE.png.")
+@click.option("--plot", multiple=True, metavar="FILE", help="Draw the results into FILE.svg or FILE.png.")
 @output_option("json", "yaml")
 def command(
     trace: str | None,
@@ -93,10 +102,10 @@ def command(
     plot: tuple[str, ...],
     output: str,
 ) -> int:
-    """Say how long jobs would wait, how full a cluster would be, and what failures would cost.
+    """Simulate how long jobs wait, how full a cluster is, and what failures cost.
 
-    A trace (OpenB, Acme or Philly: docs/simulate.md), or jobs made up after published statistics, goes through the
-    scheduler that runs in a cluster, in virtual time. The same input and seed give the same answer.
+    The input is a trace (OpenB, Acme or Philly: docs/simulate.md), or jobs that are generated from published
+    statistics. They run through the real scheduler in virtual time. The same input and seed give the same answer.
     """
     from muster.cli.replay.summary import left_out_text, print_report
     from muster.sim.replay.job import with_limits, within
@@ -118,7 +127,7 @@ def command(
     workload = _read(trace, scale) if trace else _made_up(like or "", scale, seed)
     workload = within(workload, shapes, least_gpus=min_gpus, days=scale.days, most=scale.jobs)
     if not workload.jobs:
-        raise BadInput("there is nothing to replay", left_out_text(workload.left_out))
+        raise BadInput("there are no jobs to replay", left_out_text(workload.left_out))
     if time_limits is not None:
         workload = with_limits(workload, time_limits)
     conditions = Conditions(
@@ -192,7 +201,7 @@ def _made_up(like: str, scale: Scale, seed: int) -> Workload:
 
 
 def _pictures(plot: Sequence[str]) -> list[Path]:
-    """Check before the work what could only fail after it."""
+    """Check the options of the picture before the replay."""
     import importlib.util
 
     from muster.sim.replay.plots import FORMATS
@@ -219,7 +228,7 @@ def _draw(report: Report, path: Path) -> None:
 
 
 def _progress(jobs: int) -> Callable[[float, int], None] | None:
-    """Tell a terminal how far it is; None where there is none."""
+    """Return a callback that shows progress on a terminal; None without a terminal."""
     if not (interactive() and sys.stderr.isatty()):
         return None
 

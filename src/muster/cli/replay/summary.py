@@ -10,13 +10,13 @@ from muster.cli.output import duration, print_table
 from muster.sim.replay.report import Moment, QueueTime, Report
 
 ROWS_MAX = 15
-"""Of the table over time: what fits on a screen. `-o json` has more."""
+"""Most rows of the table over time, so that it fits on a screen. `-o json` has all."""
 _QUEUE_HEADERS = ("GPUS", "JOBS", "WAIT P50", "P90", "P99", "NOT STARTED", "INTERRUPTED", "MTBF")
 _TIME_HEADERS = ("FROM DAY", "IN USE", "HELD UP", "FAILED NODES", "IDLE", "IDLE WHILE A JOB WAITS", "JOBS WAITING")
 
 
 def print_report(report: Report) -> None:
-    """Print what was replayed and four answers: how long jobs waited, how full it was over time, the totals."""
+    """Print the replayed jobs, how long jobs waited, how full the cluster was over time, and totals."""
     click.echo(
         f"{report.source}: {report.jobs:,} jobs ({report.gangs:,} gangs, {report.pods:,} pods), "
         f"{report.nodes:,} nodes with {report.gpus:,} GPUs, {report.days:.4g} days, seed {report.seed}"
@@ -35,7 +35,7 @@ def print_report(report: Report) -> None:
 
 
 def left_out_text(left_out: Mapping[str, int]) -> str:
-    """Say which jobs are not replayed."""
+    """Describe which jobs were left out."""
     return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items())
 
 

@@ -1,4 +1,4 @@
-"""`muster capacity`: what each pool of nodes has, and how much of it is free."""
+"""`muster capacity`: shows the nodes of each pool, and how many are free."""
 
 from __future__ import annotations
 

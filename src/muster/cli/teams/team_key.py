@@ -1,4 +1,4 @@
-"""The key under which nodes and pods name their team, as the ConfigMap `muster-teams` says: one for a whole process."""
+"""Reads the team key (label of nodes and pods) from the ConfigMap `muster-teams`. A process never changes its key."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LOOK_S = 15.0
 async def read_team_key(client: Client, namespace: str = SYSTEM_NAMESPACE, known: str = "") -> str:
     """Return the key in force.
 
-    If the ConfigMap is missing, empty or cannot be read, nodes keep their owners, and so their key. The result is then
-    `known`, else the key that most nodes were given to a team by.
+    If the ConfigMap is missing, empty or unreadable, nodes keep their owners and their key. The result is then `known`,
+    or else the key that most owned nodes have.
     """
     try:
         listed = await client.list(ConfigMap, namespace, field_selector=f"metadata.name={TEAMS_CONFIG_MAP}")
@@ -43,7 +43,7 @@ async def _written_key(client: Client) -> str:
 
 
 async def until_team_key_changes(client: Client, namespace: str, key: str) -> None:
-    """Return once another key is in force. The caller then ends and is restarted, and so uses one key throughout."""
+    """Return when another key is in force. The caller then exits and restarts, so that a process has only one key."""
     while True:
         await asyncio.sleep(LOOK_S)
         now = await read_team_key(client, namespace, key)

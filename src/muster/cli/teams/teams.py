@@ -1,4 +1,4 @@
-"""`muster teams`: who owns what, and what another configuration would change."""
+"""`muster teams`: shows which nodes teams own, and what another configuration would change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GUIDE = "docs/teams.md"
 
 @table_group
 async def command(cluster: Cluster, namespace: str, output: str) -> int:
-    """Show what teams own: entitled, owned, healthy, used by themselves, lent to and borrowed from others, pending."""
+    """Show the nodes of teams: entitled, owned, healthy, used by the team, lent, borrowed, pending."""
     from muster.teams.decide import decide
     from muster.teams.plan import Why
 
@@ -49,13 +49,13 @@ async def command(cluster: Cluster, namespace: str, output: str) -> int:
         _say_cautions(plan)
     if not plan.standings:
         note("owned now: " + (", ".join(f"{team} {count}" for team, count in sorted(owned.items())) or "no node"))
-        note(f"to give nodes to teams: {GUIDE}; {prefix()} teams plan -f FILE says what a file would change")
+        note(f"to give nodes to teams: {GUIDE}; {prefix()} teams plan -f FILE shows what a file would change")
         return ExitCode.DONE
     rows = [
         (each.team or REST, each.pool, each.asked or "-", *(str(getattr(each, name.lower())) for name in HEADERS[3:]))
         for each in plan.standings
     ]
-    # Without its pool a team that is in several of them would be there twice.
+    # With the pool in the key, a team in several pools has one row for each.
     print_table(HEADERS, rows, OPTIONAL if len({each.pool for each in plan.standings}) == 1 else OPTIONAL[:-1])
     return ExitCode.DONE
 
@@ -65,13 +65,13 @@ async def command(cluster: Cluster, namespace: str, output: str) -> int:
 @output_option("json", "yaml")
 @cluster_options()
 def plan_command(file: str, output: str, target: Target) -> int:
-    """Say node by node what the configuration in FILE would change. Nothing is changed."""
+    """Show for each node what the configuration in FILE would change, without changing it."""
     config = read_config(file)
     return asyncio.run(_plan(resolve(target), config, output))
 
 
 def read_config(file: str) -> TeamsConfig:
-    """Read teams.yaml, or a ConfigMap that holds it. Raises BadInput with every line that is wrong."""
+    """Read teams.yaml, or a ConfigMap that holds it. Raises BadInput with all errors and their lines."""
     from muster.teams.manifest import parse_manifest
     from muster.teams.yaml_reader import TeamsConfigError
 

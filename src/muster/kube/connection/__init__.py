@@ -1,1 +1,1 @@
-"""Finds the API server, proves who we are, and sends it requests: kubeconfigs, credentials, TLS, HTTP."""
+"""Connections to the API server: kubeconfigs, credentials, TLS and HTTP requests."""

@@ -33,12 +33,12 @@ class ClusterConfig:
 
     Attributes:
         server: URL, such as `https://10.0.0.1:6443`.
-        ca_data: authorities to trust, PEM; empty trusts the system's.
-        client_certificate: PEM, with `client_key`; empty when the user has none.
+        ca_data: trusted certificate authorities, PEM; empty: those of the system.
+        client_certificate: PEM, with `client_key`; empty if the user has none.
         credentials: gives the Authorization header of each request.
         namespace: default namespace of the context.
         context: name of the kubeconfig context, "" when there is none.
-        tls_server_name: name to check the server's certificate against, when not the one in `server`.
+        tls_server_name: expected name in the server's certificate, if it differs from the host in `server`.
         proxy_url: HTTP proxy, "" for none.
     """
 
@@ -54,7 +54,7 @@ class ClusterConfig:
     proxy_url: str = ""
 
     def ssl_context(self, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext | None:
-        """Make the TLS context, with the given client certificate or else the configured one; None for plain HTTP.
+        """Make the TLS context with the given or the configured client certificate; None for plain HTTP.
 
         Raises:
             ConfigError: a certificate or key cannot be read.
@@ -82,7 +82,7 @@ def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str |
         context: context in it; its current one by default.
 
     Raises:
-        ConfigError: there is none, or it cannot be used; the message says what to change.
+        ConfigError: no cluster is configured, or the configuration is not valid. The message says what to change.
     """
     if kubeconfig is not None:
         return from_kubeconfig([Path(kubeconfig).expanduser()], context)
@@ -139,7 +139,7 @@ def in_cluster(folder: Path | None = None) -> ClusterConfig:
 
 
 def from_kubeconfig(paths: list[Path], context: str | None = None) -> ClusterConfig:
-    """Read one or several kubeconfig files; of entries with the same name the first counts, as in kubectl."""
+    """Read one or several kubeconfig files. If entries have the same name, the first counts, as in kubectl."""
     where = os.pathsep.join(map(str, paths))
     merged = read_kubeconfigs(paths)
     name = context or merged["current-context"]
@@ -236,7 +236,10 @@ def _read(path: Path, what: str) -> bytes:
 
 
 def _load_cert_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a pair from memory: ssl takes files only, so write one that only we can read, and remove it at once."""
+    """Load a certificate and key from memory.
+
+    The ssl module reads files only, so this uses a private temporary file.
+    """
     with tempfile.NamedTemporaryFile(prefix="muster-", suffix=".pem") as file:
         file.write(certificate.rstrip() + b"\n" + key)
         file.flush()

@@ -24,7 +24,7 @@ from muster.kube.errors import ConfigError
 from muster.kube.objects.struct import KubeStruct, decode
 
 TOKEN_FILE_MAX_AGE_S = 60.0
-"""A token file is read again after this long; kubelets rotate tokens well ahead of expiry."""
+"""A token file is read again after this time. Kubelets rotate tokens long before they expire."""
 EXEC_TIMEOUT_S = 60.0
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _EXPIRY_MARGIN_S = 10.0
@@ -39,31 +39,34 @@ class ClientCertificate:
 
 
 class Credentials(Protocol):
-    """Gives what proves who we are. Implementations never show secrets in their repr."""
+    """Provides the credentials of requests. Implementations never show secrets in their repr."""
 
     async def authorization(self) -> str:
         """Return the Authorization header, or "" without one. Raises ConfigError if credentials cannot be obtained."""
 
     def invalidate(self, rejected: str) -> bool:
-        """Note that the server answered 401 to the header `rejected`; whether asking again may give another one."""
+        """Record that the server answered 401 to the header `rejected`.
+
+        Returns whether another header may now be available.
+        """
 
     def client_certificate(self) -> ClientCertificate | None:
-        """Return the certificate to present, when these credentials carry one."""
+        """Return the client certificate, if these credentials have one."""
 
 
 class Anonymous:
-    """Sends no header: for a client certificate, or for anonymous requests."""
+    """Credentials without a header: for client certificates, or for anonymous requests."""
 
     async def authorization(self) -> str:
         """Return ""."""
         return ""
 
     def invalidate(self, rejected: str) -> bool:
-        """There is nothing else to try."""
+        """Return False: there is no other header."""
         return False
 
     def client_certificate(self) -> ClientCertificate | None:
-        """None."""
+        """Return None."""
         return None
 
     def __repr__(self) -> str:
@@ -119,7 +122,7 @@ class TokenFile(Anonymous):
         return self._header
 
     async def authorization(self) -> str:
-        """Return the bearer header; a file that cannot be read for a moment does not take the last token away."""
+        """Return the bearer header. If the file cannot be read, return the last token."""
         if time.monotonic() - self._read_at < self._max_age_s:
             return self._header
         try:
@@ -130,7 +133,7 @@ class TokenFile(Anonymous):
             return self._header
 
     def invalidate(self, rejected: str) -> bool:
-        """Read the file at the next request; worth it only if the token in it is not the rejected one."""
+        """Read the file again. Returns whether it has another token than the rejected one."""
         self._read_at = float("-inf")
         with contextlib.suppress(ConfigError):
             return self.read() != rejected
@@ -167,7 +170,7 @@ class _ExecCredential(KubeStruct):
 
 
 class ExecPlugin:
-    """Runs a plugin for a token or certificate, keeps the answer until it expires or the server rejects it."""
+    """Runs a plugin for a token or certificate, and caches the answer until it expires or the server rejects it."""
 
     def __init__(self, spec: ExecPluginSpec, *, timeout_s: float = EXEC_TIMEOUT_S) -> None:
         self._spec = spec
@@ -178,7 +181,7 @@ class ExecPlugin:
         self._lock: asyncio.Lock | None = None
 
     async def authorization(self) -> str:
-        """Return the bearer header (or "" where the plugin gives a certificate), running the plugin where needed."""
+        """Return the bearer header, or "" for a certificate. Runs the plugin if there is no valid answer."""
         if self._fresh():
             return self._header or ""
         if self._lock is None:
@@ -189,13 +192,13 @@ class ExecPlugin:
         return self._header or ""
 
     def invalidate(self, rejected: str) -> bool:
-        """Run the plugin again at the next request, unless that has happened meanwhile."""
+        """Run the plugin again at the next request, unless it has run since the rejected answer."""
         if self._header == rejected:
             self._header = None
         return True
 
     def client_certificate(self) -> ClientCertificate | None:
-        """Return the certificate the plugin gave last."""
+        """Return the last certificate of the plugin."""
         return self._certificate
 
     def __repr__(self) -> str:
@@ -262,7 +265,7 @@ class ExecPlugin:
         command = self._spec.command
         try:
             answer = decode(output, _ExecCredential)
-        except msgspec.DecodeError:  # its text could quote the token
+        except msgspec.DecodeError:  # the error's text could contain the token
             raise ConfigError(f"credential plugin {command!r} did not print an ExecCredential") from None
         if answer.kind != "ExecCredential" or answer.api_version != self._spec.api_version:
             raise ConfigError(

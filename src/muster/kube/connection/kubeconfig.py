@@ -1,4 +1,4 @@
-"""Kubeconfig files as kubectl reads them: several are one, and paths are relative to the file they stand in."""
+"""Reads kubeconfig files as kubectl does: several files are merged, and paths are relative to their file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from muster.kube.errors import ConfigError
 
 
 def read_kubeconfigs(paths: list[Path]) -> dict[str, Any]:
-    """Read files into one; of entries with the same name the first counts. Raises ConfigError."""
+    """Merge files. If entries have the same name, the first counts. Raises ConfigError."""
     return _merge([_load(path) for path in paths])
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a kubeconfig exists; kubectl skips those of a list that do not, and no others.
+    """Return whether a kubeconfig exists. kubectl skips missing files of KUBECONFIG, but not unreadable ones.
 
     Raises:
-        ConfigError: that cannot be found out.
+        ConfigError: the system cannot tell, for example without permission.
     """
     try:
         path.stat()
@@ -37,7 +37,7 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
-        # The parser's own message may quote the file, keys and tokens included.
+        # The parser's own message may quote the file, with keys and tokens.
         raise ConfigError(f"kubeconfig {path} is not YAML") from None
     if data is None:
         data = {}

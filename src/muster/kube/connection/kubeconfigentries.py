@@ -1,4 +1,4 @@
-"""The entries of a kubeconfig that Muster reads; names and meanings are those of kubectl's files.
+"""Structs for the entries of a kubeconfig that Muster reads.
 
 Muster does not use a client library for this. Every process that talks to a cluster reads a kubeconfig, and importing
 such a library costs more than the rest of reading it (75 ms of 80).
@@ -78,7 +78,7 @@ class UserEntry(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def find_entry(section: Sequence[Mapping[str, Any]], name: str, inner: str, kind: type[Entry], where: str) -> Entry:
-    """Read what the entry of this name holds under `inner`. Raises ConfigError: there is none, or it makes no sense."""
+    """Return the field `inner` of the entry with this name. Raises ConfigError if it is missing or not valid."""
     for entry in section:
         if entry["name"] == name:
             try:

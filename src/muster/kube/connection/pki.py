@@ -1,6 +1,6 @@
 """Certificates for a cluster of our own: an authority, and the server and client certificates it signs.
 
-Keys are ECDSA on P-256, which every Kubernetes component takes and which costs next to nothing to make. Extensions
+Keys are ECDSA on P-256, which every Kubernetes component accepts and which are fast to create. Extensions
 follow RFC 5280 closely enough for Python 3.13's strict verification (key identifiers, key usage on the authority).
 """
 
@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DEFAULT_LIFETIME = datetime.timedelta(days=365)
 CLOCK_SKEW = datetime.timedelta(minutes=5)
-"""A certificate is valid from this long before it was made: others' clocks may be behind."""
+"""A certificate is valid from this long before its creation, because other machines' clocks may be behind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class KeyPair:
     key: bytes = dataclasses.field(repr=False)
 
     def write(self, certificate_path: Path, key_path: Path) -> None:
-        """Write both files; the key is readable by its owner only from the first byte on."""
+        """Write both files. Only their owner can read the key, from its first byte on."""
         certificate_path.write_bytes(self.certificate)
         write_private(key_path, self.key)
 
@@ -49,7 +49,7 @@ class CertificateAuthority:
         lifetime: datetime.timedelta = 10 * DEFAULT_LIFETIME,
         skew: datetime.timedelta = CLOCK_SKEW,
     ) -> CertificateAuthority:
-        """Make a new authority whose subject is `name`; it is valid from `skew` ago."""
+        """Create an authority with the subject `name`, valid from `skew` before now."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(name, ())
         builder = (
@@ -71,11 +71,11 @@ class CertificateAuthority:
         lifetime: datetime.timedelta = DEFAULT_LIFETIME,
         skew: datetime.timedelta = CLOCK_SKEW,
     ) -> KeyPair:
-        """Issue a serving certificate valid for `hosts` (DNS names and IP addresses), from `skew` ago."""
+        """Issue a serving certificate for `hosts` (DNS names and IP addresses), valid from `skew` before now."""
         return self._issue(name, (), lifetime, [ExtendedKeyUsageOID.SERVER_AUTH], hosts, skew)
 
     def issue_peer(self, name: str, hosts: Iterable[str], lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> KeyPair:
-        """Issue a certificate that both serves `hosts` and connects as a client, as members of etcd do."""
+        """Issue a certificate for `hosts` that is also a client certificate, as members of etcd need it."""
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._issue(name, (), lifetime, purposes, hosts)
 

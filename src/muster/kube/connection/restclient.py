@@ -1,4 +1,4 @@
-"""Requests to the API server, repeated where that is safe, counted, over one session."""
+"""Sends requests to the API server: retries safe ones, counts them, and fences writes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Writes:
     """Writes of one connection to the API server that may still take effect.
 
     Attributes:
-        under_way: how many were sent and are not answered.
-        unanswered_at: when the newest one ended without an answer, by the event loop's clock.
+        under_way: number of writes that were sent and are not answered yet.
+        unanswered_at: when the newest write ended without an answer, by the event loop's clock.
     """
 
     under_way: int = 0
@@ -56,11 +56,11 @@ class RestClient:
         config: the cluster.
         user_agent: User-Agent header.
         timeout_s: deadline of each single request.
-        connections: requests under way at once.
+        connections: most requests in flight.
         retry_for_s: no request is retried longer than this.
         rng: source of jitter.
-        metrics: where requests are counted.
-        transport: how requests travel; HTTP by default.
+        metrics: receives counts of requests.
+        transport: sends the requests; HTTP by default.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RestClient:
         idempotent: bool | None = None,
         retry_refused: bool = True,
     ) -> bytes:
-        """Send any request and return the body of the answer.
+        """Send a request and return the body of the answer.
 
         Args:
             method: HTTP method.
@@ -129,7 +129,7 @@ class RestClient:
             headers: additional headers.
             verb: name in the metrics, `method` by default.
             idempotent: whether it may be sent twice; by default all but POST and PATCH may.
-            retry_refused: whether to repeat what 429 or 503 with Retry-After refused.
+            retry_refused: whether to retry after 429, or after 503 with Retry-After.
         """
         _check_path(path)
         verb = verb or method
@@ -179,7 +179,9 @@ class RestClient:
         return writes.under_way > 0 or asyncio.get_running_loop().time() - writes.unanswered_at < within_s
 
     def require_leading(self, what: str) -> None:
-        """Raise NotLeading if this client is fenced and may not write. For changes made elsewhere, as at a cloud.
+        """Raise NotLeading if this client is fenced and may not write.
+
+        For changes outside the API server, such as at a cloud.
 
         Args:
             what: the change that is about to be made, such as "delete INSTANCE".
@@ -217,7 +219,7 @@ class RestClient:
     def stream(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Open an answer of unknown length, such as a log; read its `content`."""
+        """Open an answer of unknown length, such as a log. Read its `content`."""
         _check_path(path)
         return self._transport.stream(method, path, params=params or {})
 
@@ -229,7 +231,10 @@ class RestClient:
         return self._transport.websocket(path, params=params or {}, protocols=protocols)
 
     async def resource(self, api_version: str, kind: str) -> Resource:
-        """Ask the server where a kind lives (once). Raises NotFound when it does not serve it."""
+        """Ask the server for the resource of a kind; the answer is cached.
+
+        Raises NotFound if the server does not serve it.
+        """
         known = self._resources.get((api_version, kind))
         if known is not None:
             return known
@@ -257,10 +262,10 @@ class RestClient:
 
 
 def _check_path(path: str) -> None:
-    """Refuse a path that a URL library would shorten: `/a/../b` and `/a//b` reach another object than was meant.
+    """Refuse a path that a URL library would normalize: `/a/../b` and `/a//b` would reach another object.
 
     Raises:
-        Invalid: a segment of the path is empty, `.` or `..`, escaped or not.
+        Invalid: a segment of the path is empty, `.` or `..`, also if it is escaped.
     """
     bare = path.partition("?")[0]
     if "//" not in bare and "/." not in bare and "%" not in bare and "#" not in bare:

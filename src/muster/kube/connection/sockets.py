@@ -1,4 +1,4 @@
-"""The sockets of one client: closing the client closes every connection, whatever the server does."""
+"""The sockets of one client, so that closing the client closes every connection at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LOOKS, _LOOK_S = 1000, 0.001
 
 
 class Sockets:
-    """Makes the sockets of an aiohttp connector, and cuts those that are open once it is closed.
+    """Creates the sockets of an aiohttp connector, and shuts down the open ones when the connector is closed.
 
-    A connector forgets each TLS connection that it closed in the middle of an answer, as every watch ends.
-    Then asyncio waits up to 30 s for the server's close message. Many event loops end before that.
+    A watch ends in the middle of an answer. For such TLS connections asyncio waits up to 30 s for the server's close
+    message, and the connector does not track them. Many event loops end before that.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Sockets:
         for _ in range(_LOOKS):
             if not self._open():
                 return
-            await asyncio.sleep(_LOOK_S)  # their transports see the end, and close them
+            await asyncio.sleep(_LOOK_S)  # the transports then close the sockets
 
     def _open(self) -> list[socket.socket]:
         return [each for each in self._made if each.fileno() >= 0]

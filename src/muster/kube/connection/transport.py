@@ -22,7 +22,7 @@ from muster.kube.errors import ApiError, ServerTimeout, Unauthorized, Unavailabl
 
 CONNECT_TIMEOUT_S = 10.0
 HEARTBEAT_S = 20.0
-"""Pings on a WebSocket: a machine that vanished answers none, and its session ends."""
+"""Interval of pings on a WebSocket. A lost machine does not answer them, and the session ends."""
 _READ_BUFFER_BYTES = 1 << 20
 
 Params = Mapping[str, str]
@@ -38,27 +38,27 @@ class Answer:
     retry_after_s: float | None = None
 
     def error(self) -> ApiError:
-        """Return the error this answer means."""
+        """Convert this answer to an ApiError."""
         return error_from(self.status, self.body, retry_after_s=self.retry_after_s)
 
 
 class NotSent(Unavailable):
-    """No connection could be made: the server has certainly not seen the request."""
+    """No connection could be made, so the server has not seen the request."""
 
 
 class NotLeading(NotSent):
-    """This process no longer leads, so the write was not sent. Sending it again does not help."""
+    """This process no longer leads, so the write was not sent. A retry does not help."""
 
     def __init__(self, request: str) -> None:
         super().__init__(0, "NotLeading", f"{request} was not sent: this process no longer leads")
 
 
 Fence = Callable[[], None]
-"""Called immediately before a request is sent. Raises NotLeading if it must not be sent any more."""
+"""Called immediately before a request is sent. Raises NotLeading if the request must not be sent."""
 
 
 class _Refused(Exception):
-    """The server answered a WebSocket's handshake with something else."""
+    """The server refused the handshake of a WebSocket."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status)
@@ -66,7 +66,7 @@ class _Refused(Exception):
 
 
 async def _read_refusal(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keep what the server said where it refuses a WebSocket: aiohttp's own error holds the status alone."""
+    """Read the body of a refused WebSocket handshake. aiohttp's own error has only the status."""
     response = await handler(request)
     if response.status == 101:
         return response
@@ -75,7 +75,7 @@ async def _read_refusal(request: aiohttp.ClientRequest, handler: aiohttp.ClientH
 
 
 class Transport(Protocol):
-    """Carries requests to an API server; simulated clusters have their own."""
+    """Sends requests to an API server; simulated clusters have their own implementation."""
 
     async def request(
         self,
@@ -91,7 +91,10 @@ class Transport(Protocol):
         """Send one request if `fence` allows it. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
 
     def chunks(self, path: str, *, params: Params, stall_s: float) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """GET a stream. Raises ApiError if refused, Unavailable when it breaks, ServerTimeout after `stall_s` idle."""
+        """GET a stream.
+
+        Raises ApiError if refused, Unavailable if it breaks, ServerTimeout after `stall_s` without data.
+        """
 
     def stream(self, method: str, path: str, *, params: Params) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Open a response of unknown length, such as a log."""
@@ -109,9 +112,9 @@ class HttpTransport:
     """Requests over HTTP/1.1 with keep-alive.
 
     Args:
-        config: where and as whom.
+        config: address and credentials.
         user_agent: User-Agent header.
-        connections: requests under way at once; watches and streams do not count, so they never starve requests.
+        connections: most requests in flight. Watches and streams are not counted, so they never block requests.
     """
 
     def __init__(self, config: ClusterConfig, *, user_agent: str, connections: int) -> None:
@@ -147,7 +150,7 @@ class HttpTransport:
             for attempt in (0, 1):
                 authorization = await self._config.credentials.authorization()
                 if fence is not None:
-                    fence()  # here, because waiting for a slot and for credentials takes time
+                    fence()  # check here: waiting for a connection and for credentials took time
                 try:
                     async with self._open(method, path, params, body, headers, authorization, timeout) as response:
                         answer = Answer(response.status, await response.read(), _retry_after_s(response.headers))
@@ -214,7 +217,7 @@ class HttpTransport:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise self._lost(error, "GET", path, CONNECT_TIMEOUT_S) from error
             finally:
-                await opening.close()  # the socket lives on: the connection is not the session's
+                await opening.close()  # the socket stays open, because the connection no longer belongs to the session
         async with socket:
             yield socket
 
@@ -277,7 +280,7 @@ class HttpTransport:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, socket_factory=self._sockets.make),
-                # Inflating costs our one thread more than the bytes cost the cluster's network.
+                # No compression: decompressing would use more of our single thread than the network saves.
                 headers={"Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=_READ_BUFFER_BYTES,
@@ -338,7 +341,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _proxy_from_environment(server: str) -> str:
-    """Return the proxy that the usual variables name; never one for this machine itself, as in Go's net/http."""
+    """Return the proxy from the usual environment variables; "" for this machine itself, as in Go's net/http."""
     url = URL(server)
     host = url.host or ""
     try:
