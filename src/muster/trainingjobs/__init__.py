@@ -1,1 +1,1 @@
-"""Training jobs: gangs that start as one, restart as one, and replace only what broke."""
+"""Training jobs: gangs that start and restart as a whole, and replace only broken pods."""

@@ -35,7 +35,9 @@ _EVENTS_WATCH_S: Final = 40.0
 """Events have no watch cache and so no bookmarks (kubernetes pkg/registry/core/rest/storage_core.go). An idle watch
 with a longer limit would look stalled, and the informer would list again."""
 _LOOKS_S: Final = 10.0
-"""Two reads of a Lease further apart than this do not show that the node lives: kubelets renew every 10 s."""
+"""If two reads of a Lease are further apart than this, they do not show that the node is alive: kubelets renew every 10
+s.
+"""
 _PLAUSIBLE_S: Final = 120.0
 _GANG, _NODE = "gang", "node"
 
@@ -50,7 +52,7 @@ class Caches:
         clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
     ) -> None:
-        """Nothing is listed before `run`."""
+        """Create the informers; `run` starts them."""
         self._client = client
         self._clock = clock
         self.jobs = informers.of(TrainingJob)
@@ -78,7 +80,7 @@ class Caches:
 
     @property
     def required(self) -> list[SharedInformer[Any]]:
-        """Informers that must have synced before anything is decided."""
+        """Informers that must be complete before the first decision."""
         return [self.jobs, self.pods, self.placements, self.nodes]
 
     async def run(self) -> None:
@@ -89,7 +91,7 @@ class Caches:
             group.create_task(self.events.run())
 
     def pods_of(self, job: TrainingJob) -> tuple[Pod, ...]:
-        """The job's pods; those of an earlier job of the same name are not its."""
+        """The job's pods, without pods of an earlier job of the same name."""
         found = self.pods.by_index(_GANG, job.key).values()
         return tuple(pod for pod in found if any(owner.uid == job.uid for owner in pod.metadata.owner_references))
 
@@ -98,7 +100,7 @@ class Caches:
         return list(dict.fromkeys(key for pod in self.pods.by_index(_NODE, node).values() for key in _gang_keys(pod)))
 
     def jobs_avoiding(self, node: str) -> list[str]:
-        """Keys of the jobs that keep away from the node, as far as it is not Ready."""
+        """Keys of the jobs that exclude the node, if the node is not Ready."""
         return [job.key for job in self.jobs.by_index(_NODE, node).values()]
 
     def nodes_named(self, names: Iterable[str]) -> Mapping[str, Node]:
@@ -116,7 +118,7 @@ class Caches:
         evidence = from_event(new) if new is not None else None
         if evidence is None:
             return
-        if self.events.has_synced:  # it has just arrived, whatever its sender's clock says
+        if self.events.has_synced:  # use the time of arrival, because the sender's clock may be wrong
             evidence = replace(evidence, time=self._clock())
         known = self._hardware.get(evidence.node)
         if known is None or known.time < evidence.time:
@@ -128,7 +130,8 @@ class Caches:
     def leases_of(self, nodes: Iterable[str], changed: Callable[[], None]) -> dict[str, float]:
         """Returns when these nodes were last known to have renewed their Leases.
 
-        Reads a Lease again in the background if its last read is old, and calls `changed` if the node has renewed it.
+        If the last read of a Lease is old, it is read again in the background. `changed` is called if the node has
+        renewed it.
         """
         now, known = self._clock(), {}
         for name in nodes:
@@ -169,7 +172,7 @@ NEVER: Final = Renewal(0.0, None, 0.0)
 
 
 def renewed(before: Renewal, renew_time: datetime | None, now: float) -> Renewal:
-    """Compares a read of a Lease with the read before it.
+    """Compare a read of a Lease with the previous one.
 
     If the Lease changed between two reads, the node was alive after the first of them, perhaps only briefly. For the
     time before the first read, the node's own timestamp counts if its clock is plausible.

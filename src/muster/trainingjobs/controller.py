@@ -1,4 +1,4 @@
-"""The shell around `decide`: caches and supervisors in, plans out, one job at a time."""
+"""The controller of training jobs: builds snapshots from caches and supervisors' reports, and executes plans."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NAME: Final = "trainingjobs"
 _SWEEP_S: Final = 1.0
 _SILENT_S: Final = 1.0
 _REST: Final = 4.0
-"""After a reconcile a job rests this many times as long as it took: bursts of events cost a fifth of a core at most."""
+"""Pause of a job after a reconcile, as a multiple of its duration: bursts of events use at most a fifth of a core."""
 
 
 class TrainingJobController:
@@ -64,11 +64,12 @@ class TrainingJobController:
     Args:
         client: the API server.
         elector: gates everything; without one the controller works at once.
-        cluster_secret: the keys of attempts are derived from it.
-        pods: settings that every pod gets.
-        identity: this process, in Events.
+        cluster_secret: source of the attempts' keys.
+        pods: settings for every pod.
+        identity: name of this process in Events.
         settings: times of the life cycle.
-        shadow: if set, nothing is written; actions are logged and counted, and this is called with the pods to be made.
+        shadow: if set, the controller writes nothing. It logs and counts actions, and calls this with the pods that it
+            would create.
         informers: shared with other controllers of this process; by default it has its own.
         progress: marked by the loops.
         registry: where metrics go.
@@ -92,7 +93,7 @@ class TrainingJobController:
         clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
     ) -> None:
-        """Nothing is contacted before `run`."""
+        """Create the parts; `run` makes the first request."""
         client = elector.fence(client) if elector is not None else client
         self._client = client
         self._elector = elector
@@ -142,7 +143,7 @@ class TrainingJobController:
         return self.controller.not_ready()
 
     def pod(self, key: str) -> Pod | None:
-        """A pod of ours by namespace/name."""
+        """Return a worker pod by namespace/name."""
         return self.caches.pods.get(key)
 
     async def run(self) -> None:
@@ -211,12 +212,15 @@ class TrainingJobController:
         self._say_soon(key)
 
     def _say_soon(self, key: str) -> None:
-        """Look at the job now, and at the moment at which what has changed may be written for people to see."""
+        """Reconcile the job now, and again when its progress may be written to the status."""
         self.controller.queue.add(key)
         self.controller.queue.add_after(key, self._pacer.want(key, self._clock()))
 
     def waits(self, key: str, reason: str, message: str) -> None:
-        """Take the scheduler's word on why a job has no nodes; it is in the status when the job's moment comes."""
+        """Store why the scheduler has no nodes for a job.
+
+        It is written to the status when the job's next write is due.
+        """
         self._begin_term(self._clock())
         known = self.caches.jobs.get(key) is not None
         if reason or known:
@@ -227,7 +231,7 @@ class TrainingJobController:
             self._say_soon(key)
 
     def follow_leaving(self, handover: Handover) -> None:
-        """Begin no attempt of a job while remediation takes pods of it off nodes, one after another."""
+        """Delay the next attempt of jobs whose pods remediation is evicting."""
         self._handover = handover
 
         def gone(gangs: frozenset[str]) -> None:
@@ -267,14 +271,14 @@ class TrainingJobController:
             self._pacer.wrote(key, now)
         if wrote:
             self._say_soon(key)
-            return 0.0  # what was written decides what comes next
+            return 0.0  # the next decision depends on this write
         if self._executor.refusal(job.uid) is not snapshot.refusal:
-            return 0.0  # to be said in the status, and tried again in time: nothing else would bring us back
+            return 0.0  # report the refusal and retry later: no event would start this reconcile again
         moments = (plan.wake_at, self._pacer.moment(key))
         return min((max(0.0, at - self._clock()) for at in moments if at is not None), default=None)
 
     def _begin_term(self, now: float) -> None:
-        """Starts a new term as leader: forgets supervisors, which must all report again."""
+        """Start a new term as leader: forget all supervisors, which must report again."""
         term = self._elector.term if self._elector is not None else None
         if self._leading_since == 0.0 or term is not self._term:
             self._term, self._leading_since = term, now
@@ -285,7 +289,7 @@ class TrainingJobController:
             self._quiet.clear()
 
     def _newest(self, key: str) -> TrainingJob | None:
-        """The job as the cache has it, or as our last write returned it while the cache is behind."""
+        """Return the newer of the cached job and the job that our last write returned."""
         job = self.caches.jobs.get(key)
         if job is None:
             return None
@@ -346,7 +350,7 @@ class TrainingJobController:
         )
 
     def _source(self, job: TrainingJob) -> TrainingJob | None:
-        """The job that this one is to start from."""
+        """Return the job from whose checkpoint this job starts."""
         spec = job.spec.checkpoint
         if job.status.attempt > 0 or spec is None or spec.from_ is None or not spec.from_.job:
             return None
@@ -363,7 +367,7 @@ class TrainingJobController:
         return self._gpu_counts.of(job)
 
     def _watched(self, snapshot: JobSnapshot, now: float) -> JobSnapshot:
-        """Adds to the snapshot for how long nothing was reported, counted from one reconcile to the next."""
+        """Add to the snapshot for how long the attempt has not reported, counted from one reconcile to the next."""
         uid = snapshot.job.uid
         quiet = stalls.watched(self._quiet.get(uid), snapshot, slots_of(snapshot)[0], now)
         if quiet is None:
@@ -420,7 +424,7 @@ class TrainingJobController:
         await self._commit(job, checkpoint)
 
     async def _commit(self, job: TrainingJob, checkpoint: CheckpointStatus) -> None:
-        """Write a checkpoint if its attempt is still the current one, which the API server itself checks."""
+        """Write a checkpoint. A precondition at the API server ensures that its attempt is still the current one."""
         listed = checkpoints.with_newest(job.status, checkpoint)
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": job.uid},
@@ -440,7 +444,7 @@ class TrainingJobController:
         except (Invalid, Conflict):
             fresh = await self._client.get(TrainingJob, job.name, job.namespace)
             if fresh.uid == job.uid and fresh.status.attempt == checkpoint.attempt:
-                raise  # not because it is stale
+                raise  # refused for another reason than a stale attempt
             raise Stale(fresh.status.attempt) from None
         except NotFound:
             raise Stale(0) from None
@@ -450,7 +454,7 @@ class TrainingJobController:
 
 
 def _vital(node: Node) -> tuple[object, ...]:
-    """Returns the parts of a node that concern its jobs; a heartbeat does not change them."""
+    """Return the fields of a node that matter for jobs. Heartbeats do not change them."""
     return node.uid, node.spec.unschedulable, tuple((each.type, each.status) for each in node.status.conditions)
 
 

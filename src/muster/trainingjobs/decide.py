@@ -1,4 +1,4 @@
-"""Decides what a training job needs next.
+"""Decides the next actions for a training job: a pure function.
 
 Life of a job:
 
@@ -10,10 +10,10 @@ Life of a job:
 
 A job that is preempted goes through Stopping too, and then to Pending.
 
-Durable state is the status, the pods and the Placement; supervisors announce themselves again to a new controller. So
-each step first writes what it begins, and later steps are derived from what was written. The controller directs `run`
-only if the status says that the attempt is Running. A pod's name holds the attempt it was made for. A controller that
-dies between any two actions leaves a state from which the next one continues.
+Durable state is the status, the pods and the Placement. Supervisors report again to a new controller. Each step is
+written before it is carried out, and later steps are derived from the written state. The controller directs `run` only
+if the status says that the attempt is Running. A pod's name contains the attempt for which it was created. If a
+controller dies between two actions, the next one continues from the written state.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from muster.trainingjobs.snapshot import JobSnapshot, Wait
 from muster.trainingjobs.status import builder, spec_edits, stalls
 
 _SOURCE_LOOK_S: Final = 5.0
-"""A job that waits for another one is reconciled this often, because the other job's changes do not wake it."""
+"""Interval at which a job that waits for another job is reconciled, because changes of the other job do not wake it."""
 ENDED: Final = ("Succeeded", "Failed")
 
 
 def decide(snapshot: JobSnapshot, now: float) -> Plan:
-    """Decides what to do about one job; the module's docstring describes the life of a job."""
+    """Return the plan for one job. The module's docstring describes the life of a job."""
     if snapshot.job.metadata.deletion_timestamp is not None:
-        return Plan()  # its pods belong to it and go with it
+        return Plan()  # the garbage collector deletes its pods
     snapshot = run_record.remembered(snapshot)
     corrected = recovery.end(snapshot, now)
     if corrected:
@@ -102,9 +102,9 @@ def _is_active(job: TrainingJob) -> bool:
 
 
 def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
-    """Write the number of the first attempt before making pods.
+    """Write the number of the first attempt before any pod is created.
 
-    A job that cannot run reports why and waits for an edit.
+    If the job cannot run, report why, and wait for an edit of its spec.
     """
     job, now = snapshot.job, clock.now
     generation = job.metadata.generation
@@ -139,7 +139,7 @@ def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
 
 
 def _awaits_source(snapshot: JobSnapshot, clock: Clock) -> list[Action] | None:
-    """Lets a job wait for the checkpoint it starts from, if that is still to be written; None if it need not wait."""
+    """Make a job wait until the checkpoint from which it starts exists; None if it does not have to wait."""
     job, message = snapshot.job, checkpoints.awaited(snapshot)
     if not message:
         return None
@@ -163,7 +163,7 @@ def _undecided(job: TrainingJob, wait: Wait, now: float) -> list[Action]:
 
 
 def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
-    """Report that the job stops, let it save, delete its pods, and report that it is suspended once they are gone."""
+    """Suspend the job: report that it stops, let it save a checkpoint, delete its pods, and report the end."""
     job, now = snapshot.job, clock.now
     status, generation = job.status, job.metadata.generation
     if status.phase not in ("Stopping", "Suspended"):
@@ -185,7 +185,7 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
 
 
 def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
-    """Start a new attempt once the last pods of the old one are gone; a resume is not charged to any budget."""
+    """Start a new attempt when the last pods of the old one are gone. A resume is not charged to any budget."""
     job, now = snapshot.job, clock.now
     if snapshot.pods:
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Suspended")]

@@ -1,4 +1,4 @@
-"""Carries out plans: in order, stopping at the first action that fails; what follows a write never precedes it."""
+"""Executes plans: the actions in order, up to the first one that fails."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ EXPECT_S: Final = 10.0
 
 
 class Executor:
-    """Carries out plans.
+    """Executes plans.
 
     Args:
         client: the API server.
         members: receive directives.
-        events: where Events go.
+        events: receives Events.
         pods: settings that every pod gets.
-        metrics: where actions are counted.
+        metrics: counts actions.
         wrote: called with the job as the API server returned it after a write.
         clock: seconds since the epoch.
     """
@@ -65,7 +65,7 @@ class Executor:
         wrote: Callable[[TrainingJob, WriteStatus], None],
         clock: Callable[[], float] = steady_time,
     ) -> None:
-        """Starts with nothing done."""
+        """Create the executor without any memory of earlier actions."""
         self._client = client
         self._members = members
         self._events = events
@@ -84,16 +84,16 @@ class Executor:
         return known[1] if known is not None else None
 
     def pod_seen(self, key: str) -> None:
-        """Notes that the cache holds a pod, so that it is not expected any longer."""
+        """Record that the cache has a pod, so that the executor no longer waits for it."""
         self._created.pop(key, None)
 
     def forget(self, job_uid: str) -> None:
-        """Forgets a job that is gone."""
+        """Forget a deleted job."""
         self._refusals.pop(job_uid, None)
         self._ledger.forget(job_uid)
 
     async def execute(self, job: TrainingJob, plan: Plan) -> None:
-        """Do everything in the plan. Raises ApiError at the first that fails."""
+        """Execute the plan. Raises ApiError at the first action that fails."""
         for kind, group in groupby(plan.actions, key=type):
             actions = list(group)
             if kind is CreatePod:
@@ -145,7 +145,7 @@ class Executor:
 
     async def _create_pod(self, job: TrainingJob, action: CreatePod, stop: asyncio.Event) -> None:
         if stop.is_set():
-            return  # if one pod is refused, so is the next; a later reconcile tries again
+            return  # if one pod is refused, the next would be refused too; a later reconcile retries
         pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, self._pods)
         try:
             await self._client.create(pod, kind=Pod, retry_lost=True)
@@ -167,7 +167,7 @@ class Executor:
         self._count("CreatePod", action.reason)
 
     async def _is_foreign(self, name: str, job: TrainingJob) -> bool:
-        """Returns whether another owner's pod has this name; the end of that pod would not wake this job."""
+        """Returns whether a pod of another owner has this name. Its end would not start a reconcile of this job."""
         try:
             pod = await self._client.get(Pod, name, job.namespace)
         except NotFound:
@@ -191,7 +191,7 @@ class Executor:
         self._count("DeletePod", action.reason)
 
     async def _all(self, requests: Iterable[Awaitable[None]]) -> None:
-        """Run requests side by side, bounded; the first error is raised when all have ended."""
+        """Run a limited number of requests in parallel. When all have ended, raise the first error."""
 
         async def bounded(request: Awaitable[None]) -> None:
             async with self._limit:

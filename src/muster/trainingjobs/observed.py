@@ -1,7 +1,7 @@
 """Remembers when this process first saw each fact.
 
-Time limits are counted from here and never from timestamps of the API: those come from clocks of other machines, which
-may be hours off. A new controller starts counting again.
+Time limits count from these times, never from timestamps of the API, because other machines' clocks may be hours off. A
+new controller starts counting again.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from muster.kube.objects.pod import Pod
 
 Fact = Literal["seen", "bound", "started", "running", "terminating", "notReady"]
 Seen = Mapping[tuple[str, Fact], float]
-"""(pod UID or node name, what is so) -> since when, seconds since the epoch."""
+"""(pod UID or node name, fact) -> when it became true, seconds since the epoch."""
 
 
 class Observed:
-    """Facts seen about each job's pods and their nodes, by job UID."""
+    """Facts about each job's pods and their nodes, by job UID."""
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
+        """Create an empty record."""
         self._jobs: dict[str, Seen] = {}
 
     def look(self, job_uid: str, pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> Seen:
-        """Returns since when each current fact has been true; forgets facts that are not true any longer."""
+        """Returns since when each current fact has been true, and forgets facts that are no longer true."""
         before = self._jobs.get(job_uid, {})
         seen = {fact: before.get(fact, now) for fact in _facts(pods, nodes)}
         self._jobs[job_uid] = seen
         return seen
 
     def forget(self, job_uid: str) -> None:
-        """The job is gone."""
+        """Forget a deleted job."""
         self._jobs.pop(job_uid, None)
 
 

@@ -67,7 +67,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How ranks of one attempt start and find each other, from its record in the status."""
+    """How the ranks of one attempt start and connect, from the record in the status."""
 
     launcher: Launcher
     command: tuple[str, ...]
@@ -83,7 +83,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Directive(msgspec.Struct, frozen=True, kw_only=True):
     """The directive for every supervisor of the gang; `run` is None until all have joined.
 
-    A supervisor that already runs this attempt is left alone; any other one holds until `run` is set.
+    A supervisor that already runs this attempt continues. Any other supervisor holds until `run` is set.
     """
 
     attempt: int
@@ -92,22 +92,22 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: int = 30
     run: RunPlan | None = None
     slots: tuple[str, ...] = ()
-    """Pod UID by slot; a supervisor of another pod is directed to exit."""
+    """Pod UID by slot. Supervisors of other pods are directed to exit."""
     look: tuple[str, ...] = ()
-    """Checkpoints whose presence a supervisor that holds reports."""
+    """Checkpoints that a holding supervisor searches for and reports."""
     checkpoint_now: bool = False
-    """Asks ranks that report for a checkpoint: they are about to be stopped on purpose."""
+    """Whether to ask the ranks for a checkpoint, because Muster is about to stop them."""
 
 
 class WriteStatus(msgspec.Struct, frozen=True):
-    """Replace the status, if the job is still the one that was looked at."""
+    """Replace the status, on the condition that the job has not changed since the decision."""
 
     status: TrainingJobStatus
     reason: Reason
 
 
 class CreatePod(msgspec.Struct, frozen=True):
-    """Make the pod of a slot; its name holds the attempt, so that it can be made only once."""
+    """Create the pod of a slot. Its name contains the attempt, so it can be created only once."""
 
     slot: int
     attempt: int
@@ -116,7 +116,7 @@ class CreatePod(msgspec.Struct, frozen=True):
 
 
 class DeletePod(msgspec.Struct, frozen=True):
-    """Delete a pod, if it is still the same one. `force`: at once, because no kubelet can confirm its end."""
+    """Delete the pod with this UID. `force`: without a grace period, because no kubelet can confirm its end."""
 
     name: str
     uid: str
@@ -125,7 +125,7 @@ class DeletePod(msgspec.Struct, frozen=True):
 
 
 class Direct(msgspec.Struct, frozen=True):
-    """Tell the supervisors."""
+    """Send the directive to the supervisors."""
 
     directive: Directive
 
@@ -137,7 +137,7 @@ class DeleteJob(msgspec.Struct, frozen=True):
 
 
 class RecordEvent(msgspec.Struct, frozen=True):
-    """Say it in an Event on the job."""
+    """Write an Event about the job."""
 
     reason: Reason
     message: str
@@ -148,7 +148,7 @@ Action = WriteStatus | CreatePod | DeletePod | Direct | DeleteJob | RecordEvent
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions in order, and when to look again at the latest although nothing changed (seconds since the epoch)."""
+    """Actions in order, and when to decide again even if nothing changes (seconds since the epoch)."""
 
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None

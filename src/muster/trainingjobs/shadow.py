@@ -1,4 +1,4 @@
-"""Shadow mode: logs and counts what the controller would do about jobs that have not begun, and writes nothing."""
+"""Shadow mode: logs and counts the actions that the controller would take for jobs that have not begun."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from muster.trainingjobs.snapshot import JobSnapshot
 log = logging.getLogger(__name__)
 
 Suppose = Callable[[str, Sequence[dict[str, Any]]], None]
-"""Takes a job's UID and the pods it would have; the list is empty once the job is gone or has begun."""
+"""Receives a job's UID and the pods that it would have; an empty list when the job is gone or has begun."""
 
 _STEPS: Final = 8
 
 
 class Shadow:
-    """Logs what would be done, once for each generation of a job.
+    """Logs the actions once for each generation of a job.
 
-    A job that has begun belongs to another controller, whose supervisors do not report here: it is skipped.
+    A job that has begun is skipped: its supervisors report to another controller.
 
     Args:
-        suppose: called with the pods that would exist, so that a scheduler can plan for them.
+        suppose: called with the pods that would exist, so that the scheduler can plan for them.
         pods: settings that pods would get.
         metrics: counts what would be done.
     """
 
     def __init__(self, suppose: Suppose, pods: PodSettings, metrics: TrainingJobMetrics) -> None:
-        """Nothing said yet."""
+        """Create the mode without logged jobs."""
         self._suppose = suppose
         self._pods = pods
         self._metrics = metrics
         self._said: dict[str, int] = {}
 
     def look(self, snapshot: JobSnapshot, now: float) -> None:
-        """Say what would be done about a job."""
+        """Log the actions for a job."""
         job = snapshot.job
         if job.status.attempt or job.metadata.deletion_timestamp is not None:
             self.forget(job.uid)
@@ -65,7 +65,7 @@ class Shadow:
             self._suppose(job_uid, ())
 
     def _pod(self, job: TrainingJob, action: CreatePod) -> dict[str, Any]:
-        """The pod with what the API server would add that scheduling reads."""
+        """Return the pod with the fields that the API server would add and scheduling reads."""
         pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, self._pods)
         created = job.metadata.creation_timestamp
         pod["metadata"] |= {"uid": f"shadow-{job.uid}-{action.slot}-{action.attempt}"}
@@ -75,7 +75,7 @@ class Shadow:
 
 
 def foresee(snapshot: JobSnapshot, now: float) -> list[Action]:
-    """Applies `decide` repeatedly as if its writes had happened, until only a real event could change anything."""
+    """Apply `decide` repeatedly as if its writes had happened, until it returns no more actions."""
     foreseen: list[Action] = []
     job = snapshot.job
     for _ in range(_STEPS):

@@ -20,7 +20,7 @@ SupervisorState = Literal["idle", "running", "stopping", "finished"]
 
 
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank, or the launcher (rank -1), ended; as on the wire.
+    """The end of a rank or of the launcher (rank -1), as on the wire.
 
     `how` is one of the names in `supervisor/state/attempt.py`; `reason` says the same to people. `errno` (errno(3)) is
     set if `program` could not be executed.
@@ -46,28 +46,28 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank whose process does not run; as on the wire. A later supervisor may know states that we do not."""
+    """A rank whose process does not run, as on the wire. A newer supervisor may report states unknown here."""
 
     rank: int
     state: str
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A supervisor's last report; kept in memory only, and announced again to a new controller.
+    """A supervisor's last report. It is in memory only; supervisors report again to a new controller.
 
     Attributes:
         pod_uid: its pod.
-        made_for: the attempt at which its pod was made.
+        made_for: the attempt for which its pod was created.
         state: its state.
         attempt: the attempt that the state is about.
-        state_at: when the controller heard of that state for that attempt.
-        address: where ranks of other nodes reach it.
+        state_at: when the controller first received that state for that attempt.
+        address: its address for ranks of other nodes.
         shell_port: its remote shell.
         node_rank: its node rank in that attempt; -1 if not reported.
         idle: its ranks whose process does not run.
         traces: tracebacks that its ranks printed.
         exit: how the first rank that failed here ended, or the launcher.
-        exit_at: when the controller heard of `exit`.
+        exit_at: when the controller received `exit`.
         heard_at: when it was last known alive: a poll arrived or was open.
         silent_since: when its last poll ended without a new one; None while one is open.
         cut: that poll ended because the connection broke.
@@ -109,7 +109,7 @@ class HardwareEvidence(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The API server would not have one of the pods: quota, admission, an invalid template."""
+    """The API server refused one of the pods because of a quota, admission or an invalid template."""
 
     reason: str
     message: str
@@ -117,14 +117,17 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Why the scheduler has no nodes for a job: the typed reason, and the sentence. Both empty: it does not wait."""
+    """Why the scheduler has no nodes for a job: the typed reason and a sentence.
+
+    Both are empty if the job does not wait.
+    """
 
     reason: str = ""
     message: str = ""
 
     @property
     def text(self) -> str:
-        """Both, as in the job's message."""
+        """Both as one text, for the job's message."""
         return f"{self.message} [{self.reason}]"
 
 
@@ -135,13 +138,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the life cycle, in seconds.
 
     Attributes:
-        contact_timeout_s: a supervisor silent for so long is lost.
+        contact_timeout_s: a supervisor that is silent for this long is lost.
         cut_timeout_s: the same after its connection broke, unless its node renews its Lease.
-        rejoin_s: a new controller waits so long for supervisors to announce themselves.
-        blackout_s: where more than half of all supervisors fell silent at once, the API's word is awaited so long.
-        start_s: a bound pod's worker has started and joined within this.
-        settle_s: evidence of the same incident arrives within this; nothing fails for good before.
-        exclusion_s: a replacement that waits so long may use an excluded node that is Ready again.
+        rejoin_s: a new controller waits this long for supervisors to report.
+        blackout_s: if more than half of all supervisors fell silent at once, wait this long for the API server's view.
+        start_s: limit for a bound pod's worker to start and join.
+        settle_s: evidence of the same incident arrives within this time; no job fails permanently before.
+        exclusion_s: a replacement pod that has waited this long may use an excluded node that is Ready again.
         stop_slack_s: added to twice the grace before pods of an ended job that will not end are deleted.
     """
 
@@ -156,15 +159,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """For how long an attempt has reported nothing; stalls.py makes it.
+    """How long an attempt has not reported, computed by status/stalls.py.
 
     Attributes:
         attempt: the attempt.
         reported_at: the time of its newest report; None before the first.
         step: its newest step.
-        seconds: for how long nothing was reported, counted while a report would have been heard.
+        seconds: how long it has not reported; only time in which the controller could receive reports counts.
         at: when this was counted, seconds since the epoch.
-        from_: counting starts here; before, reports could not be heard or may have been on their way.
+        from_: counting starts here; before, reports could not be received or may have been delayed.
     """
 
     attempt: int
@@ -176,10 +179,10 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one job at one moment.
+    """The state of one job and its surroundings at one moment.
 
     Attributes:
-        job: as last written or seen, whichever is newer.
+        job: the newer of the cached job and our last write.
         pods: all its pods, also terminating and finished ones.
         placement: the scheduler's plan.
         nodes: nodes of its pods, of its newest fault, and excluded ones; a missing name means a deleted node.

@@ -78,7 +78,7 @@ async def test_missing_objects_have_their_exit_code(cluster: TeamCluster, typed:
     assert (code, out) == (0, "")
     assert "there is no ConfigMap muster-teams" in err
     assert "owned now: no node" in err
-    assert "muster teams plan -f FILE says what a file would change" in err
+    assert "muster teams plan -f FILE shows what a file would change" in err
     code, out, err = await typed.fails("teams", "-o", "json", "plan", "-f", "none.yaml")
     assert (code, out) == (ExitCode.BAD_INPUT, "")
     assert "write them after 'plan'" in err

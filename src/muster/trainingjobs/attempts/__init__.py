@@ -1,1 +1,1 @@
-"""What an attempt needs from its first pod to its end, and how the next one begins."""
+"""The life of an attempt: its pods, start, record, checkpoint and end, and the start of the next attempt."""

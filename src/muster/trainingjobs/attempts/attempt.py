@@ -51,18 +51,18 @@ from muster.trainingjobs.snapshot import JobSnapshot
 from muster.trainingjobs.status import admission, builder
 
 SILENCE: Final = "lost-contact"
-"""The rule by which a node is kept away from that may be alive: its Lease says so."""
+"""The rule that excludes a node only because its supervisor is silent. Its Lease may show that it is alive."""
 _LEAVING_S: Final = 60.0
-"""Pods that are to be evicted are waited for so long, from the fault on."""
+"""After a fault, the next attempt waits at most this long for pods that remediation is about to evict."""
 _LEASE_LOOK_S: Final = 3.0
-"""Leases are not watched, so a node that is waited for is looked at again and again."""
+"""The interval at which Leases are read, because they are not watched."""
 
 
 class Attempt:
-    """Decides once about one job in phase Pending, Starting, Running or Restarting."""
+    """Makes one decision about a job in phase Pending, Starting, Running or Restarting."""
 
     def __init__(self, snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> None:
-        """Look; nothing is decided yet."""
+        """Prepare the decision from a snapshot."""
         self.snapshot, self.slots, self.clock = snapshot, slots, clock
         self.job, self.status, self.now = snapshot.job, snapshot.job.status, clock.now
         self.running = self.status.phase == "Running"
@@ -148,7 +148,10 @@ class Attempt:
         return [each for each in found if each is not None]
 
     def _incident(self) -> list[Action] | None:
-        """End the attempt where something of it broke; what broke before it began is replaced within it."""
+        """End the attempt if a part of it broke.
+
+        A pod that broke before the attempt began is replaced without a new attempt.
+        """
         part = {slot.number for slot in self.part}
         if self.running:
             evidence = [each for number, each in self.broken.items() if number in part]
@@ -229,7 +232,7 @@ class Attempt:
         if slot.attempt >= self.status.attempt:
             return False
         if not slot.node and slot.pod is not None and self._was_given_up(slot):
-            return True  # a pod of this attempt asks again
+            return True  # a pod of this attempt may join again
         return slot.number in self.broken or (bool(slot.node) and self._leaves_node(slot))
 
     def _leaves_node(self, slot: Slot) -> bool:
@@ -260,25 +263,25 @@ class Attempt:
         if creates and refusal is not None and not self.clock.passed(refusal.retry_at):
             creates = []
         if creates and self.fault is not None and self.fault.cause == "user" and self._held():
-            creates = []  # such as pods that cannot start: they would fail as fast as they are made
+            creates = []  # such as pods that cannot start: without a pause they would be recreated in a tight loop
         return deletes + creates
 
     def _held(self) -> bool:
         """Returns whether a backoff holds the attempt, because the program failed several times in a row."""
         moment = backoff.begins_at(self.status)
         if moment > self.now + backoff.MOST_S:
-            return False  # no controller holds an attempt for so long: the status was changed
+            return False  # no controller sets a backoff this long: a user edited the status
         return not self.clock.passed(moment)
 
     def _leaves(self) -> bool:
-        """Returns whether more of the job's pods are about to be evicted, which would end a new attempt at once."""
+        """Whether remediation is about to evict more of the job's pods. That would end a new attempt at once."""
         timeline = self.fault.timeline if self.fault is not None else None
         if not self.snapshot.leaving or timeline is None or timeline.detected is None:
             return False
         return not self.clock.passed(timeline.detected.timestamp() + _LEAVING_S)
 
     def _node_back(self) -> list[Action]:
-        """If a replacement finds no other node, allow an excluded node that is Ready again.
+        """If a replacement pod finds no other node, allow an excluded node that is Ready again.
 
         A node that was excluded only because its supervisor fell silent is allowed at once, if it has renewed its Lease
         since.
@@ -332,7 +335,7 @@ class Attempt:
     # -- advancing
 
     def _advance(self) -> list[Action]:
-        """Write what was reached: admitted, bound, stopped, placed, joined; at the end that the attempt runs."""
+        """Record the stages reached: admitted, bound, stopped, placed, joined. Start the attempt after the last one."""
         pods = [slot.pod for slot in self.part if slot.pod is not None and not self._to_replace(slot)]
         ready = sum(1 for slot in self.part if not self._to_replace(slot) and joined(slot, self.snapshot, self.now))
         complete = len(pods) == len(self.part)
@@ -358,7 +361,10 @@ class Attempt:
         return [*actions, RecordEvent("PodsRefused", message, warning=True)] if refused else actions
 
     def _stages(self, status: TrainingJobStatus, bound: bool) -> TrainingJobStatus:
-        """The status with the stages reached, each at the time at which it was: they are written with what else is."""
+        """Return the status with the stages reached and their times.
+
+        The caller writes it together with other changes.
+        """
         if self.fault is None:
             return status
         healthy = [slot for slot in self.part if slot.attempt < status.attempt and not self._to_replace(slot)]
@@ -373,7 +379,7 @@ class Attempt:
         return status
 
     def _within_fault(self, moment: float) -> float:
-        """The moment, or when the fault was detected where that was later: what was so before counts from then."""
+        """Return the later of this moment and the detection of the fault: a stage cannot be earlier than the fault."""
         timeline = self.status.faults[-1].timeline if self.status.faults else None
         detected = timeline.detected.timestamp() if timeline is not None and timeline.detected is not None else 0.0
         return min(max(moment, detected), self.now)
@@ -405,13 +411,13 @@ class Attempt:
         if status.phase == "Restarting" and self.fault is not None:
             status = self._stages(status, bound=True)
             pause_end = backoff.begins_at(status)
-            if pause_end and self._within_fault(pause_end) == pause_end:  # not one of an earlier restart
+            if pause_end and self._within_fault(pause_end) == pause_end:  # a stage of an earlier restart does not count
                 status = builder.with_stage(status, "backoff", pause_end)
             for stage in ("ready", "running"):
                 status = builder.with_stage(status, stage, self.now)
         status = self._kept(status)
         size, wanted = len(self.part), len(self.slots)
-        nodes = counted(size, "node") if size == wanted else f"{size} of {wanted} nodes: no spare one is there"
+        nodes = counted(size, "node") if size == wanted else f"{size} of {wanted} nodes: there is no spare node"
         message = f"attempt {status.attempt} runs on {nodes}"
         if choice.event is not None:
             message += f"; {choice.event.message}"
@@ -436,7 +442,7 @@ class Attempt:
         return [self._write(status, "Running"), *(each for each in said if each is not None)]
 
     def _kept(self, status: TrainingJobStatus) -> TrainingJobStatus:
-        """The status with what the restart cost in the end: late evidence may have replaced more slots."""
+        """Return the status with the final cost of the restart: late evidence may have replaced more slots."""
         if status.phase != "Restarting" or self.fault is None:
             return status
         kept = sum(1 for slot in self.part if slot.attempt < status.attempt)
@@ -444,11 +450,11 @@ class Attempt:
         return replace(builder.with_newest_fault(status, newest), slots_kept=kept)
 
     def _run_plan(self) -> RunPlan | None:
-        """The plan once every supervisor is known; after that the shell keeps it for the attempt."""
+        """Return the run plan when every supervisor is known. The shell then keeps it for the attempt."""
         return run_plan(self.snapshot, self.part)
 
     def _progress(self) -> list[Action]:
-        """Write progress when it is due, and at once when it is the first useful step after a fault."""
+        """Write progress when it is due. The first useful step after a fault is written at once."""
         progress = self.snapshot.progress
         if progress is None or progress == self.status.progress:
             return []

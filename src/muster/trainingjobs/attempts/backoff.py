@@ -1,9 +1,9 @@
-"""A pause before a restart that is charged to the program, longer each time while its attempts get nowhere.
+"""The pause before a restart that is charged to the program. It grows while attempts make no progress.
 
-As a Kubernetes Job does: 10 s, doubled each time, at most 6 min (Kubernetes: Jobs, pod backoff failure
-policy). The first restart comes at once, and so does the one after an attempt that made progress. Progress
-is a step beyond all before, a checkpoint, or a run of 10 min (as kubelets forget their back-off). The pods
-stay on their nodes meanwhile.
+As a Kubernetes Job does: 10 s, doubled each time, at most 6 min (Kubernetes: Jobs, pod backoff failure policy). The
+first restart comes at once, and so does the one after an attempt that made progress. Progress is a new largest step, a
+checkpoint, or a run of 10 min (kubelets reset their back-off after that time too). During the pause the pods stay on
+their nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster.trainingjobs.status import builder
 FIRST_S: Final = 10.0
 MOST_S: Final = 360.0
 LONG_S: Final = 600.0
-"""An attempt that ran for so long got further, whatever it reported."""
+"""An attempt that ran this long counts as progress."""
 
 
 def after_fault(old: TrainingJobStatus, cause: Cause, progress: Progress | None, now: float) -> Backoff | None:
@@ -31,7 +31,7 @@ def after_fault(old: TrainingJobStatus, cause: Cause, progress: Progress | None,
 
 
 def attributed(status: TrainingJobStatus, was: Cause, cause: Cause, now: float) -> TrainingJobStatus:
-    """The status after late evidence moved the newest fault from one cause to another."""
+    """Return the status after late evidence has changed the cause of the newest fault."""
     if "user" not in (was, cause) or was == cause:
         return status
     before = status.backoff.failures if status.backoff is not None else 0
@@ -47,14 +47,12 @@ def begins_at(status: TrainingJobStatus) -> float:
 
 
 def said(status: TrainingJobStatus) -> str:
-    """Returns when the attempt begins and why, for people; "" without a backoff."""
+    """Returns a text with the start of the attempt and the reason; "" without a backoff."""
     if status.backoff is None or status.backoff.until is None:
         return ""
     moment = status.backoff.until.astimezone(UTC).strftime("%H:%M:%S UTC")
-    return (
-        f"attempt {status.attempt} begins at {moment}: the program failed {status.backoff.failures} times in a row "
-        "and got no further"
-    )
+    failures = status.backoff.failures
+    return f"attempt {status.attempt} begins at {moment}: the program failed {failures} times in a row without progress"
 
 
 def _backoff(failures: int, now: float) -> Backoff:

@@ -24,15 +24,15 @@ from muster.trainingjobs.snapshot import JobSnapshot
 from muster.trainingjobs.status import builder
 
 _PATHS_CHARS_MAX: Final = 4096
-"""Limit for the paths in the list together: a status holds 16 KB."""
+"""Limit for the total length of the listed paths: a status may have 16 KB."""
 _NAMED: Final = 3
 _GONE_RULE: Final = "checkpoint-gone"
 _MISSING_SHOWS_AS: Final = ("rank-failed", "rank-crashed")
 """Rules of faults that a missing checkpoint explains, if the program could not read it."""
 _CHARGED_SO_MAX: Final = 3
-"""Of all faults in a status, at most this many are charged to a missing checkpoint."""
+"""Most faults in a status that are charged to a missing checkpoint."""
 LOOK_S: Final = 10.0
-"""A supervisor answers within this which checkpoints it sees (supervisor/attempts/checkpoints.py)."""
+"""A supervisor reports within this time which checkpoints exist (supervisor/attempts/checkpoints.py)."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def with_newest(status: TrainingJobStatus, newest: CheckpointStatus) -> tuple[CheckpointStatus, ...]:
-    """The list with one more checkpoint, the oldest dropped beyond its bound."""
+    """Return the list with one more checkpoint. If it is too long, the oldest one is dropped."""
     kept, chars = [newest], len(newest.path)
     for each in known(status):
         chars += len(each.path)
@@ -60,7 +60,7 @@ def with_newest(status: TrainingJobStatus, newest: CheckpointStatus) -> tuple[Ch
 
 
 def known(status: TrainingJobStatus) -> tuple[CheckpointStatus, ...]:
-    """The confirmed checkpoints, newest first; of a job of an earlier version only the last is known."""
+    """The confirmed checkpoints, newest first. For a job of an earlier version only the last one is known."""
     last = status.last_checkpoint
     if last is None:
         return ()
@@ -75,7 +75,7 @@ def to_look_at(status: TrainingJobStatus) -> tuple[str, ...]:
 
 
 def awaited(snapshot: JobSnapshot) -> str:
-    """Returns what a job waits for that starts from another job's checkpoint; "" if it can start."""
+    """Returns why a job that starts from another job's checkpoint must wait; "" if it can start."""
     source = snapshot.source
     if snapshot.job.status.attempt > 0 or source is None or source.status.last_checkpoint is not None:
         return ""
@@ -83,7 +83,7 @@ def awaited(snapshot: JobSnapshot) -> str:
 
 
 def with_source(snapshot: JobSnapshot, status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status of the first attempt, with what it starts from as far as the API server knows."""
+    """Return the status of the first attempt, with its starting checkpoint as far as objects show it."""
     spec, source = snapshot.job.spec.checkpoint, snapshot.source
     first = snapshot.job.status.attempt <= 0
     if not first or spec is None or spec.from_ is None or status.checkpoint_source is not None:
@@ -115,7 +115,7 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
         event = RecordEvent("ContinuesFrom", _continues(status.checkpoint_source))
     every = known(status)
     if own is not None and all(each.path != own.path for each in every):
-        every = (*every, _written(own, status))  # older than all that are listed: a program may keep more of them
+        every = (*every, _written(own, status))  # older than all listed ones: a program may keep more checkpoints
     chosen = next((each for each in every if not _gone(each.path, part, status.attempt)), None)
     gone = every if chosen is None else every[: every.index(chosen)]
     if not gone:
@@ -154,10 +154,10 @@ def of_others(status: TrainingJobStatus, snapshot: JobSnapshot, part: Sequence[S
 
 
 def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
-    """Evidence that the newest fault's attempt could not read its checkpoint; None where there is none (yet).
+    """Return evidence that the newest fault's attempt could not read its checkpoint; None without such evidence.
 
     The nodes had seen it before that attempt began, and none of them sees it now. A program that deletes its own
-    checkpoints gains a few restarts by this at most: only so many faults are charged so, and each takes a checkpoint.
+    checkpoints gains few restarts: the number of faults charged in this way is limited.
     """
     status = snapshot.job.status
     handed = _doubted(status)
@@ -173,7 +173,7 @@ def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
 
 
 def is_looked_for(snapshot: JobSnapshot, part: Sequence[Slot]) -> bool:
-    """Returns whether nodes still have to report if the newest fault's checkpoint exists."""
+    """Returns whether some nodes have not reported yet whether the newest fault's checkpoint exists."""
     status = snapshot.job.status
     return _doubted(status) is not None and any(
         slot.member is None or slot.member.attempt < status.attempt or slot.member.looking for slot in part
@@ -181,7 +181,7 @@ def is_looked_for(snapshot: JobSnapshot, part: Sequence[Slot]) -> bool:
 
 
 def _doubted(status: TrainingJobStatus) -> HandedCheckpoint | None:
-    """The checkpoint of the attempt that just failed, if its absence would explain the fault."""
+    """The checkpoint of the failed attempt, if its absence would explain the fault."""
     fault = builder.restart_fault(status)
     if fault is None or fault.checkpoint is None or fault.rule not in _MISSING_SHOWS_AS:
         return None
@@ -209,7 +209,7 @@ def _found(part: Sequence[Slot], uid: str = "") -> CheckpointSource | None:
 
 
 def _gone(path: str, part: Sequence[Slot], attempt: int) -> bool:
-    """Returns whether every node looked for the path for this attempt and did not find it."""
+    """Returns whether every node has searched for the path for this attempt and has not found it."""
     members = [slot.member for slot in part]
     return bool(members) and all(
         member is not None

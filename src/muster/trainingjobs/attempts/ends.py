@@ -1,8 +1,8 @@
-"""Remembers successful ends that supervisors reported before their pods were deleted: such a report still counts.
+"""Remembers successful ends that supervisors reported before their pods were deleted, because they still count.
 
-This is kept in memory, like all reports of supervisors. A controller that was away learns the end from the supervisor
-itself: while its pod is being deleted, it waits for half of the grace to be heard (supervisor/state/machine.py).
-An end that no controller heard before the pod was gone costs a restart: docs/dev/NOTES.md explains why.
+They are in memory, like all reports of supervisors. While its pod is being deleted, a supervisor waits for up to half
+of the grace period for a controller that was away (supervisor/state/machine.py). If no controller receives the report
+before the pod is gone, the job restarts: docs/dev/NOTES.md explains why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NONE: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Ends:
-    """For each job UID: slot -> attempt that ended well in a pod that is gone."""
+    """By job UID: slot -> attempt that succeeded in a pod that is gone."""
 
     def __init__(self) -> None:
         """Starts empty."""
@@ -31,13 +31,13 @@ class Ends:
             self._jobs.setdefault(job_uid, {})[slot_of(pod)] = member.attempt
 
     def of(self, job_uid: str) -> Mapping[int, int]:
-        """Returns slot -> attempt that ended well, for a job."""
+        """Returns slot -> attempt that succeeded, for a job."""
         return self._jobs.get(job_uid, _NONE)
 
     def forget(self, job_uid: str) -> None:
         """Forget a job because another attempt begins or the job is gone.
 
-        A status that was wiped may use the same attempt number again.
+        If a user resets the status, the same attempt number may be used again.
         """
         self._jobs.pop(job_uid, None)
 
@@ -47,7 +47,7 @@ class Ends:
 
 
 def finished_well(member: Member) -> bool:
-    """Returns whether the supervisor reported that its part of the attempt ended well."""
+    """Returns whether the supervisor reported that its part of the attempt succeeded."""
     if member.state != "finished":
         return False
     return member.exit is None or (member.exit.code == 0 and member.exit.signal == 0)

@@ -1,12 +1,12 @@
-"""Asks ranks for a last checkpoint before they are stopped on purpose, and gives them part of the grace for it.
+"""Asks ranks for a last checkpoint before Muster stops them, within a part of the grace period.
 
-Ranks that report through the SDK in a job that keeps checkpoints are asked:
+If a job keeps checkpoints, Muster asks the ranks that report through the SDK:
 - when one of their pods is deleted or evicted;
 - when the job is suspended or preempted;
 - before the job's time limit.
 
-They are stopped once a checkpoint is recorded, or when that part of the grace is over. The supervisor of a pod that is
-being deleted keeps its ranks alive for as long.
+Muster stops them when a checkpoint is recorded, or when that part of the grace period has passed. Until then the
+supervisor of a pod that is being deleted keeps its ranks running.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from muster.trainingjobs.snapshot import JobSnapshot
 STOPPED_FOR: Final = ("Suspended", "Preempted")
 """Reasons of the condition Running of a job that is stopped on purpose."""
 PART: Final = 0.5
-"""Of the grace; the rest is for ranks to end."""
+"""Share of the grace period for the checkpoint; the rest is for the ranks to end."""
 
 
 def asks(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> bool:
-    """Returns whether the ranks of the running attempt are asked for a checkpoint now."""
+    """Returns whether to ask the ranks of the running attempt for a checkpoint now."""
     if not _keeps_checkpoints(snapshot):
         return False
     if any(slot.pod is not None and waits_for(snapshot, slot, slot.pod, clock) for slot in slots):

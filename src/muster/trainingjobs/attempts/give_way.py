@@ -25,7 +25,7 @@ def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action
     if placement is None or placement.status.phase != "Preempting":
         return []
     if not any(pod.spec.node_name for pod in snapshot.pods):
-        return []  # what is left are pods of the next attempt; the Placement goes in a moment
+        return []  # only pods of the next attempt are left; the scheduler is about to delete the Placement
     ended = outcome.finished(snapshot, slots, clock)
     if ended is not None:
         return ended
@@ -39,12 +39,12 @@ def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action
 
 
 def is_giving_way(status: TrainingJobStatus) -> bool:
-    """Returns whether `begin` was written and the job's pods still have to go."""
+    """Returns whether the job is stopping because of `begin`, and still has pods."""
     return status.phase == "Stopping" and builder.condition_reason(status, "Running")[0] == "Preempted"
 
 
 def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
-    """Let it save, delete its pods, and when they are gone begin the next attempt."""
+    """Let the job save a checkpoint, delete its pods, and begin the next attempt when they are gone."""
     job = snapshot.job
     if snapshot.pods:
         if final_checkpoint.stop_waits(snapshot, clock):

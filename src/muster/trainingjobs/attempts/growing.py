@@ -1,9 +1,10 @@
-"""Grows a running attempt again that runs without some of its slots (noSpare: Shrink).
+"""Returns missing slots to a job that runs without some of its nodes (noSpare: Shrink).
 
-The job does not wait for these slots. While it keeps checkpoints their pods stay, and the scheduler gives them nodes
-that no other gang waits for. Once such pods are ready, the ranks are asked for a checkpoint, and the next attempt
-continues from it with more nodes. This restart is not charged to any budget. A job without a known checkpoint would
-lose all its work: the pods are deleted, and it asks for all its nodes again at its next restart.
+The job does not wait for these slots. While it has checkpoints, each missing slot keeps a pod, and the scheduler gives
+these pods nodes that no other gang waits for. When such pods are ready, Muster asks the ranks for a checkpoint, and the
+next attempt continues from it with more nodes. No budget is charged. A job without a known checkpoint would lose all
+its work in such a restart. So its pods for missing slots are deleted, and it asks for all its nodes at its next
+restart.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from muster.trainingjobs.status import builder
 
 
 def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Evidence], clock: Clock) -> list[Action]:
-    """Keep one pod for each of these slots while the job keeps checkpoints, and none while it does not."""
+    """Keep one pod for each missing slot if the job has checkpoints; else delete these pods."""
     status = snapshot.job.status
     if status.last_checkpoint is None:
         return [_delete(snapshot, slot) for slot in outside if _stays(slot)]
@@ -40,14 +41,14 @@ def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Ev
 
 
 def ready(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Evidence], now: float) -> list[Slot]:
-    """The slots that could take part from now on; none while others have a node and are yet to start there."""
+    """Return the missing slots that are ready; none while other missing slots have a node and are still starting."""
     sound = [slot for slot in outside if slot.node and slot.number not in broken]
     able = [slot for slot in sound if joined(slot, snapshot, now)]
     return able if len(able) == len(sound) else []
 
 
 def grow(snapshot: JobSnapshot, more: Sequence[Slot], now: float) -> list[Action]:
-    """End the attempt for one with these slots, if there is a checkpoint that was made since they are ready."""
+    """End the attempt and begin one with these slots, if a checkpoint was recorded after they became ready."""
     job, old = snapshot.job, snapshot.job.status
     last, since = old.last_checkpoint, max((slot.member.state_at for slot in more if slot.member), default=now)
     if not more or last is None or last.attempt != old.attempt or last.time is None or last.time.timestamp() < since:

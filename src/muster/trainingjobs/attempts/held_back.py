@@ -1,4 +1,4 @@
-"""Why the controller holds a job back: it makes no pods for it, or begins no attempt, whatever room there is."""
+"""Explains why the controller delays a job although there may be room: it creates no pods, or begins no attempt."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from muster.trainingjobs.snapshot import Wait
 from muster.trainingjobs.status import builder, spec_edits
 
 _BEFORE_ITS_PODS: Final = frozenset({"InvalidSpec", "CheckpointAwaited", "GpusPerNodeMissing", "NoNodes"})
-"""Reasons of the condition Admitted with which an attempt waits for its number (`decide`, `nodeuse`)."""
+"""Reasons of the condition Admitted for a job whose next attempt has no number yet (`decide`, `nodeuse`)."""
 
 
 def wants_nodes(job: TrainingJob) -> bool:
-    """Returns whether the job has not ended and is not to stop."""
+    """Returns whether the job has not ended and is not being stopped."""
     return not job.spec.suspend and job.status.phase not in ("Succeeded", "Failed")
 
 
 def held_back(job: TrainingJob, *, complete: bool, now: float) -> Wait | None:
-    """Return why the controller does nothing that needs nodes for the job; None where room is all that it needs.
+    """Return why the controller delays the job; None if the job needs only free nodes.
 
-    Read from typed facts: the phase, reasons of conditions, the backoff. The message is the status's own.
+    It reads typed fields: the phase, reasons of conditions, the backoff. The text is the status's message.
 
     Args:
         job: a job that wants nodes.

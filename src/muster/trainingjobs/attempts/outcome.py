@@ -1,4 +1,4 @@
-"""Ends a job: by success, by a limit, or by faults beyond a budget; also decides when a restart has paid off."""
+"""Ends a job after success, at a limit, or when a budget is used up. Also decides when a restart is useful."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list
 
 
 def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> list[Action]:
-    """The end of a job whose budget is used up; the message is the newest fault's, where the status still has one."""
+    """End a job whose budget is used up. The message is the newest fault's, if the status still has one."""
     messages = [builder.budget_used_up(exhausted), *(fault.message for fault in snapshot.job.status.faults[-1:])]
     return _end(snapshot, "Failed", "Failed", "; ".join(messages), now)
 
 
 def not_found(snapshot: JobSnapshot, problem: str, now: float) -> list[Action]:
-    """The end of a job whose checkpoint to start from is not there: it never starts from the beginning instead."""
+    """End a job whose starting checkpoint does not exist. It never starts from the beginning instead."""
     return _end(snapshot, "Failed", "CheckpointNotFound", problem, now)
 
 
 def cannot_start(snapshot: JobSnapshot, evidence: Evidence, now: float) -> list[Action]:
-    """The end of a job that no node can start: another attempt would end the same way, so no restart is spent."""
+    """End a job that no node can start. Another attempt would fail in the same way."""
     status = snapshot.job.status
     message = f"no node of the job can start it: {evidence.message}"
     fault = Fault(
@@ -57,7 +57,7 @@ def cannot_start(snapshot: JobSnapshot, evidence: Evidence, now: float) -> list[
 
 
 def useful(status: TrainingJobStatus, progress: Progress, now: float) -> TrainingJobStatus | None:
-    """The status when the first step beyond the one at the newest fault was done; None before and after that."""
+    """Return the status if the program has just passed the step of the newest fault; None otherwise."""
     fault = status.faults[-1] if status.faults else None
     if fault is None or fault.timeline is None or fault.timeline.running is None or fault.timeline.useful is not None:
         return None
@@ -76,8 +76,7 @@ def useful(status: TrainingJobStatus, progress: Progress, now: float) -> Trainin
 def _succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
     """Returns whether the attempt succeeded.
 
-    With mpi the recorded launcher's end counts for all ranks. Without a known launcher, every node must have finished
-    well.
+    With mpi the recorded launcher's end counts for all ranks. Without a known launcher, every node must have succeeded.
     """
     status, part = snapshot.job.status, taking_part(snapshot, slots)
     record = run_record.recorded(status)

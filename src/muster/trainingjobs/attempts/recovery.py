@@ -1,11 +1,11 @@
-"""Recovers jobs whose status contradicts what exists, as after an edit by hand: a new attempt, without a charge.
+"""Recovers jobs whose status contradicts existing objects, for example after a manual edit: begins a new attempt.
 
-Attempts are numbered so that results of an old one can be refused. The status may be behind in two ways:
+No budget is charged. The status may be wrong in two ways:
 - pods, supervisors or the rest of the status know a later attempt than `status.attempt`;
 - ranks began although the phase says that they did not.
 
-Waiting would not end then, because supervisors do not obey an older number. The next attempt gets a number beyond all
-known ones.
+Waiting would never end, because supervisors ignore an attempt with an older number. So the next attempt gets a number
+above all known ones.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from muster.trainingjobs.snapshot import JobSnapshot, Member
 from muster.trainingjobs.status import builder
 
 _NUMBER_MAX: Final = 10**9
-"""Larger numbers were not given by a controller."""
+"""A controller never uses a larger number than this."""
 _ENDS: Final[dict[Phase, builder.ConditionType]] = {"Succeeded": "Complete", "Failed": "Failed"}
-"""By phase of a job that ended, the condition that holds."""
+"""The condition that is True in each final phase."""
 
 
 def newest_attempt(snapshot: JobSnapshot) -> int:
-    """The largest number of an attempt that anything knows of; 0 where there was none."""
+    """The largest attempt number in the status, the pods and the supervisors' reports; 0 without one."""
     status = snapshot.job.status
     known = [0, status.attempt, status.ran_attempt, *(fault.attempt for fault in status.faults)]
     if status.run is not None:
@@ -43,17 +43,17 @@ def newest_attempt(snapshot: JobSnapshot) -> int:
 
 
 def readable(job: TrainingJob) -> TrainingJob:
-    """The job without left-out slots that it does not have."""
+    """Return the job without impossible slot numbers in `status.leftOut`."""
     status = job.status
     left_out = tuple(sorted({slot for slot in status.left_out if 0 <= slot < job.spec.replicas}))
     return job if left_out == status.left_out else replace(job, status=replace(status, left_out=left_out))
 
 
 def end(snapshot: JobSnapshot, now: float) -> list[Action]:
-    """Correct a phase that contradicts what the controller wrote when the job ended; nothing where they agree.
+    """Correct a phase that contradicts the condition and completion time. Does nothing if they agree.
 
-    The end of a job is phase, condition and completion time in one write. A phase that was edited to Succeeded stops no
-    ranks, and one that was edited back starts none.
+    The controller writes phase, condition and completion time of an ended job together. So editing only the phase
+    neither stops nor starts ranks.
     """
     job, status = snapshot.job, snapshot.job.status
     written = next((phase for phase, kind in _ENDS.items() if builder.condition_holds(status, kind)), None)
@@ -79,7 +79,7 @@ def _changed(phase: Phase, truth: str) -> str:
 
 
 def begin(snapshot: JobSnapshot, now: float) -> list[Action]:
-    """End an attempt that the status has lost track of; nothing where the status agrees with what is there."""
+    """Begin a new attempt if the status contradicts the pods and supervisors. Does nothing if they agree."""
     why = _contradiction(snapshot, newest_attempt(snapshot))
     return restart(snapshot, why, now) if why else []
 

@@ -11,7 +11,7 @@ from muster.trainingjobs.snapshot import JobSnapshot
 
 
 def run_plan(snapshot: JobSnapshot, slots: Sequence[Slot]) -> RunPlan | None:
-    """The plan of the current attempt; None without a record, or while some supervisor has not announced itself."""
+    """Return the run plan of the current attempt; None without a record, or while a supervisor has not reported yet."""
     spec, status = snapshot.job.spec, snapshot.job.status
     record, ordered = run_record.recorded(status), run_record.in_rank_order(status, slots)
     if record is None or ordered is None or not all(slot.member and slot.member.address for slot in ordered):

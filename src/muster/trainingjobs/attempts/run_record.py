@@ -1,9 +1,8 @@
 """The record of a running attempt, written once when it begins; later decisions read its facts only from here.
 
 While an attempt runs, nodes are deleted and relabelled, specs are edited, and new checkpoints arrive. So the launcher,
-the rank of each slot and the meeting point are never derived a second time. The record may be missing: the job began
-under an earlier version, or its status was edited by hand. Then the supervisors' reports count, because each knows its
-own node rank.
+the rank of each slot and the master's address are never derived again. If the record is missing (a job of an earlier
+version, or a manual edit of the status), the supervisors' reports are used: each knows its own node rank.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _PORTS: Final = range(20_000, 32_000)
-"""Below the ports Linux gives to outgoing connections (net.ipv4.ip_local_port_range) and above the usual services."""
+"""Below Linux's ports for outgoing connections (net.ipv4.ip_local_port_range), and above ports of usual services."""
 _DIGEST_CHARS: Final = 16
 
 
 def begin(snapshot: JobSnapshot, part: Sequence[Slot], last: CheckpointStatus | None) -> RunRecord:
-    """The record of an attempt that begins now with these slots and this checkpoint; every supervisor has joined."""
+    """Return the record of an attempt that begins now. Every supervisor must have joined."""
     from_here = HandedCheckpoint(path=last.path, step=last.step) if last is not None else None
     return _record(snapshot, rank_order(part, snapshot.nodes), from_here)
 
 
 def recorded(status: TrainingJobStatus) -> RunRecord | None:
-    """The record of the current attempt; None where the status has none."""
+    """The record of the current attempt; None if the status has none."""
     return status.run if status.run is not None and status.run.attempt == status.attempt else None
 
 
 def remembered(snapshot: JobSnapshot) -> JobSnapshot:
-    """The snapshot with the record that this process wrote, where the status has lost or changed it.
+    """Return the snapshot with the record that this process wrote, if the status has lost or changed it.
 
     The next write restores it. So an API server that drops the field, because its CustomResourceDefinition is older,
     does not cause one write after another.
@@ -51,9 +50,9 @@ def remembered(snapshot: JobSnapshot) -> JobSnapshot:
 
 
 def restored(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord | None:
-    """The record of a running attempt whose status has no usable one; None where it cannot be known.
+    """Restore the record of a running attempt from reports; None if that is not possible.
 
-    Either every supervisor has said which node rank it has, or no supervisor has begun.
+    It is possible if every supervisor has reported its node rank, or if no supervisor has begun.
     """
     attempt = snapshot.job.status.attempt
     members = _all_heard(part, attempt)
@@ -64,11 +63,11 @@ def restored(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord | None:
     ranks = {node_rank(slot, attempt): slot for slot in part}
     if sorted(ranks) != list(range(len(part))):
         return None
-    return _record(snapshot, [ranks[number] for number in range(len(part))], None)  # every rank has its own already
+    return _record(snapshot, [ranks[number] for number in range(len(part))], None)  # all ranks run already
 
 
 def is_lost(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
-    """Returns whether an attempt without a usable record cannot continue, although every supervisor was heard.
+    """Returns whether an attempt without a usable record cannot continue, although every supervisor has reported.
 
     If no supervisor is idle and none reports its node rank, all of them run, as those of earlier versions do.
     """
@@ -80,7 +79,7 @@ def is_lost(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
 
 
 def in_rank_order(status: TrainingJobStatus, part: Sequence[Slot]) -> list[Slot] | None:
-    """The slots by node rank, as recorded; None without a record, or if it is for other slots."""
+    """Return the slots by recorded node rank; None without a record, or if it is about other slots."""
     record = recorded(status)
     if record is None or record.nodes != len(part):
         return None
@@ -92,7 +91,7 @@ def in_rank_order(status: TrainingJobStatus, part: Sequence[Slot]) -> list[Slot]
 
 
 def launcher(status: TrainingJobStatus, part: Sequence[Slot]) -> Slot | None:
-    """The slot where mpiexec runs, as recorded, or as its own supervisor says; None where neither is known."""
+    """Return the slot where mpiexec runs, from the record or from supervisors' reports; None if it is not known."""
     record = recorded(status)
     if record is not None and record.launcher_slot is not None:
         return next((slot for slot in part if slot.number == record.launcher_slot), None)
@@ -100,13 +99,13 @@ def launcher(status: TrainingJobStatus, part: Sequence[Slot]) -> Slot | None:
 
 
 def has_its_pods(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
-    """Returns whether the slots still hold the pods that the attempt began with; true without a record."""
+    """Returns whether the slots still have the pods with which the attempt began; true without a record."""
     record, ordered = recorded(status), in_rank_order(status, part)
     return record is None or ordered is None or not record.pods or record.pods == _digest(ordered)
 
 
 def node_rank(slot: Slot, attempt: int) -> int:
-    """The node rank that the slot's supervisor says it has in this attempt; -1 where it says none."""
+    """The node rank that the slot's supervisor reported for this attempt; -1 if it reported none."""
     member = slot.member
     if member is None or member.attempt != attempt or member.state == "idle":
         return -1
@@ -114,9 +113,9 @@ def node_rank(slot: Slot, attempt: int) -> int:
 
 
 def rank_order(slots: Sequence[Slot], nodes: Mapping[str, Node]) -> list[Slot]:
-    """Slots in order of node ranks: neighbours in the network are neighbours in rank, slot numbers settle the rest.
+    """Order slots so that neighbours in the network are neighbours in rank. Otherwise the slot number decides.
 
-    An order of more ranges than a record holds is kept by zone alone; if that does not fit either, by slot number.
+    If the order has too many ranges for a record, it is by zone alone; if that has too many, by slot number.
     """
 
     def label(slot: Slot, name: str) -> str:
@@ -135,7 +134,7 @@ def rank_order(slots: Sequence[Slot], nodes: Mapping[str, Node]) -> list[Slot]:
 
 
 def ranges(numbers: Iterable[int]) -> tuple[SlotRange, ...]:
-    """Slot numbers as ranges; empty where they only rise, which is what an empty order means."""
+    """Convert slot numbers to ranges; empty for ascending numbers."""
     listed = list(numbers)
     if listed == sorted(listed):
         return ()
@@ -150,7 +149,7 @@ def ranges(numbers: Iterable[int]) -> tuple[SlotRange, ...]:
 
 
 def master_port(uid: str, attempt: int) -> int:
-    """The port of MASTER_PORT: another one for each attempt."""
+    """Return MASTER_PORT for an attempt. Consecutive attempts have different ports."""
     return _PORTS[zlib.crc32(f"{uid}/{attempt}".encode()) % len(_PORTS)]
 
 
@@ -173,7 +172,7 @@ def _record(snapshot: JobSnapshot, ordered: Sequence[Slot], checkpoint: HandedCh
 
 
 def _all_heard(part: Sequence[Slot], attempt: int) -> list[Member]:
-    """The supervisors of all slots, where each has announced itself for this attempt; else none."""
+    """Return the supervisors of all slots if each has reported for this attempt; else none."""
     members = [slot.member for slot in part if slot.member is not None]
     heard = [member for member in members if member.address and member.attempt == attempt]
     return heard if len(heard) == len(part) else []

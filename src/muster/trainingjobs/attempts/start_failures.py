@@ -1,9 +1,9 @@
-"""Judges programs that could not be executed: if on every node, the job fails; if on some, those nodes are at fault.
+"""Judges programs that could not be executed. On every node: the job fails. On some nodes: these nodes are at fault.
 
-All nodes of a job run one image. So each supervisor checks what the attempt needs before it starts anything, also if
-only the first node starts mpiexec. Reports are typed: errno and the program, or exit code 126 or 127. Shells give these
-codes for a command they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands). A rank that ends
-so keeps mpiexec waiting for a moment (supervisor/ranks/rank.py), so that the other nodes can report the same.
+All nodes of a job run the same image. So each supervisor checks the required programs before an attempt, even if only
+the first node starts mpiexec. Reports are typed: errno and the program, or exit code 126 or 127. Shells use these codes
+for a command that they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands). A rank that ends
+with such a code lets mpiexec wait for a moment (supervisor/ranks/rank.py), so that the other nodes can report the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from muster.trainingjobs.snapshot import JobSnapshot, RankExit
 from muster.trainingjobs.status import builder
 
 EVERYWHERE: Final = "Everywhere"
-"""Reason of the evidence where no node can start the attempt: see the fault table."""
+"""Reason of the evidence if no node can start the attempt; see the fault table."""
 HERE_RULE: Final = "cannot-start-here"
 _SHELL_CODES: Final = (126, 127)
 _EARLY_S: Final = 60.0
-"""A program that ends with such a code later than this had started."""
+"""If a program ends with such a code later than this, it had started."""
 _LAUNCHERS: Final = {
     "mpiexec": "the image needs MPICH, Intel MPI or Open MPI (for a cluster of `muster up`, which has no images: "
     "pip install mpich mpi4py beside Muster), or the job another spec.launcher: torchrun or none",
@@ -32,7 +32,7 @@ _LAUNCHERS: Final = {
 
 
 class Found(Enum):
-    """The result of comparing the reports of an attempt's nodes."""
+    """The result of a comparison of the nodes' reports."""
 
     NOTHING = 0
     WAIT = 1
@@ -73,9 +73,9 @@ def everywhere(part: Sequence[Slot], snapshot: JobSnapshot) -> Evidence:
 
 
 def here(slot: Slot, snapshot: JobSnapshot) -> Evidence | None:
-    """A command that was not found on this node, while other nodes found it; None where it is not the node's fault.
+    """Evidence that only this node could not find a command; None if the node is not at fault.
 
-    If the attempt before ended so on another node, the failure is not a node's: it moves with a rank.
+    If the last attempt ended in the same way on another node, the failure moves with a rank, so no node is at fault.
     """
     ended, before = exit_of(slot, snapshot), builder.restart_fault(snapshot.job.status)
     if ended is None or ended.errno:
@@ -103,7 +103,7 @@ def _evidence(slot: Slot, ended: RankExit, reason: str) -> Evidence:
 
 
 def what(ended: RankExit) -> str:
-    """Returns a message: what could not be executed, why, and what to do."""
+    """Returns a message: which program could not be executed, why, and what to do."""
     name = ended.program or "the program"
     if ended.errno == errno.ENOENT:
         todo = _LAUNCHERS.get(name, "install it in the image, or name a program that is there (spec.command)")

@@ -1,1 +1,1 @@
-"""Whose fault it is: evidence, the table, and what a fault does to a job."""
+"""Attributes faults: evidence, the fault table, and the effect of a fault on a job."""

@@ -19,9 +19,9 @@ from muster.trainingjobs.pods.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _NODE_CACHE_LAG_S: Final = 10.0
-"""A pod may be seen bound before its node is seen; a missing node counts only after this."""
+"""A missing node counts only after this time, because the cache may show a bound pod before its node."""
 _NOT_READY_S: Final = 30.0
-"""A node may be not Ready for a moment. Without a report from its supervisor it counts as lost after this."""
+"""A node that is not Ready and whose supervisor is silent counts as lost after this time."""
 _LEASE_S: Final = 40.0
 _AT_ONCE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
 _SOON: Final = frozenset({"CreateContainerConfigError", "RunContainerError", "CreateContainerError"})
@@ -157,7 +157,7 @@ def _terminated(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
 def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
     name, member = pod.spec.node_name, slot.member
     if not name or (member is not None and member.silent_since is None):
-        return None  # a supervisor that polls runs on a node that works
+        return None  # if the supervisor polls, its node works
     node = snapshot.nodes.get(name)
     reason, since = "NotReady", clock.now
     if node is None:
@@ -184,7 +184,10 @@ def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence
 
 
 def node_gone(snapshot: JobSnapshot, fault: Fault, clock: Clock) -> Evidence | None:
-    """Evidence that the node of a fault was deleted or replaced just after it; its last reports were consequences."""
+    """Evidence that the node of a fault was deleted or replaced just after the fault.
+
+    The node's last reports were consequences of that.
+    """
     if not fault.node or clock.now - _seconds(fault.time, 0.0) > HARDWARE_WINDOW_S:
         return None
     if not 0 <= fault.slot < snapshot.job.spec.replicas:
@@ -200,7 +203,7 @@ def node_gone(snapshot: JobSnapshot, fault: Fault, clock: Clock) -> Evidence | N
 
 
 def was_replaced(snapshot: JobSnapshot, number: int, name: str) -> bool:
-    """Returns whether another node now has the name of the node that the scheduler chose for the slot."""
+    """Returns whether the node that the scheduler chose for the slot was recreated under the same name."""
     node, placed = snapshot.nodes.get(name), _placed_uid(snapshot, number, name)
     return node is not None and bool(placed and node.uid) and placed != node.uid
 
@@ -247,7 +250,7 @@ def _waits(statuses: tuple[ContainerStatus, ...]) -> Iterator[tuple[str, str]]:
 
 
 def waiting_message(pod: Pod) -> str:
-    """Returns what a bound pod that has not started waits for, in Kubernetes' words; "" if unknown."""
+    """Returns why a bound pod has not started, from its status; "" if unknown."""
     for reason, message in _waits((*pod.status.init_container_statuses, *pod.status.container_statuses)):
         return f"{reason}: {message}" if message else reason
     return ""
@@ -268,7 +271,7 @@ def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
         silent_since = member.silent_since
         patience_s = _patience_s(snapshot, member, alive_at)
         since = silent_since + patience_s
-        if snapshot.strained_at > silent_since:  # the controller may have caused it; limited by rejoin_s
+        if snapshot.strained_at > silent_since:  # the controller may have caused the silence; rejoin_s limits this
             since = min(snapshot.strained_at + patience_s, max(since, silent_since + settings.rejoin_s))
     else:
         return None

@@ -12,11 +12,11 @@ from muster.trainingjobs.snapshot import HardwareEvidence
 CONDITIONS: Final = re.compile(
     r"muster\.dev/.*(Unhealthy|Fault|Error)|Gpu(Unhealthy|Xid|Error).*|(IB|Nic|NvLink)Unhealthy"
 )
-"""Types of node conditions that, while True, say that a part of the machine is broken."""
+"""Types of node conditions that report broken hardware while they are True."""
 REASONS: Final = re.compile(
     r"(Gpu)?Xid.*|Gpu(Unhealthy|FellOffBus|EccError)|EccUncorrectable.*|NvLink(Error|Down)|(IB|Nic)(LinkDown|Unhealthy)"
 )
-"""Reasons of Warning Events about a node that say so."""
+"""Reasons of Warning Events that report broken hardware of a node."""
 
 
 def from_node(node: Node) -> HardwareEvidence | None:

@@ -1,4 +1,4 @@
-"""Applies a fault to a job's status: which budget is charged, which attempt is next, what late evidence changes."""
+"""Applies a fault to a job's status: charges a budget, begins the next attempt, and handles late evidence."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from muster.trainingjobs.snapshot import JobSnapshot, Member
 from muster.trainingjobs.status import builder
 
 _CLOCK_SKEW_S: Final = 600.0
-"""A reporter's own time is believed within this."""
+"""A reporter's time is used if it differs from the controller's by less than this."""
 _SAME_S: Final = 0.001
 _RECONNECT_S: Final = 0.2
 _CONSEQUENCE_TIER: Final = 6
-"""From this tier on evidence is what follows from a failure elsewhere."""
+"""Evidence of this tier and above is a consequence of a failure elsewhere."""
 
 
 def restart(
     snapshot: JobSnapshot, slots: Sequence[Slot], evidence: Sequence[Evidence], replaced: int, now: float
 ) -> tuple[TrainingJobStatus, Verdict]:
-    """The status that ends the attempt: the next one's number, the fault, the charge, the nodes to keep away from."""
+    """Return the status that ends the attempt: the next attempt's number, the fault, the charge, the excluded nodes."""
     job, old = snapshot.job, snapshot.job.status
     nodes = {slots[each.slot].node: each.slot for each in evidence if slots[each.slot].node}
     every = [*evidence, *hardware(snapshot, nodes, now)]
@@ -76,12 +76,12 @@ def restart(
 
 
 def reason_of(job: TrainingJob, status: TrainingJobStatus) -> Literal["Restarting", "AttemptEnded"]:
-    """The reason for the end of an attempt; a restart that only late evidence could bring is not announced."""
+    """Return the reason for the end of an attempt. It announces no restart if only late evidence can lead to one."""
     return "Restarting" if builder.exhausted(replace(job, status=status)) is None else "AttemptEnded"
 
 
 def _what_follows(job: TrainingJob, status: TrainingJobStatus) -> str:
-    """The status' message after a fault.
+    """Return the status's message after a fault.
 
     `status.attempt` is the next one's number even if a budget is used up: reports of the ended attempt are then
     refused. Late evidence may also move the charge, so that the job restarts after all.
@@ -97,9 +97,9 @@ def _what_follows(job: TrainingJob, status: TrainingJobStatus) -> str:
 def reattributed(
     snapshot: JobSnapshot, slots: Sequence[Slot], evidence: Sequence[Evidence], now: float
 ) -> TrainingJobStatus | None:
-    """The status after late evidence about the newest fault: another cause, the charge moved. None: nothing changes.
+    """Return the status after late evidence has changed the cause of the newest fault; None without a change.
 
-    Nodes that later evidence shows to be bad are excluded even where the cause stays.
+    If late evidence is about a broken node, the node is excluded even if the cause stays the same.
     """
     old = snapshot.job.status
     if not old.faults or old.faults[-1].time is None or not 0 <= old.faults[-1].slot < len(slots):
@@ -139,7 +139,9 @@ def reattributed(
 
 
 def _where(verdict: Verdict, own: Slot, slots: Sequence[Slot], now: float) -> tuple[Slot, str]:
-    """The slot to name, and what happened there; while only consequences are known, a slot that was just cut off.
+    """Return the slot to name and what happened there.
+
+    If only consequences are known, it is a slot that just lost contact.
 
     Evidence of kind contact shows within moments if that supervisor is lost; only then is the fault charged to it.
     """
@@ -153,7 +155,7 @@ def _where(verdict: Verdict, own: Slot, slots: Sequence[Slot], now: float) -> tu
 
 
 def _cut_off(member: Member, now: float) -> bool:
-    """A connection broke, and it was not to say something at once on another one."""
+    """Returns whether a connection broke and the supervisor did not report again at once on another connection."""
     return member.cut and member.silent_since is not None and now - member.silent_since > _RECONNECT_S
 
 
@@ -173,7 +175,7 @@ def _excluded(evidence: Sequence[Evidence]) -> tuple[str, ...]:
 
 
 def _happened(evidence: Evidence, now: float) -> float:
-    """The time of the evidence: the reporter's if plausible, else when it was first seen."""
+    """The time of the evidence: the reporter's own time if plausible, else when the controller first saw it."""
     for moment in (evidence.time, evidence.seen_at):
         if 0 < moment <= now and now - moment < _CLOCK_SKEW_S:
             return moment
@@ -189,7 +191,7 @@ def _message(verdict: Verdict) -> str:
         more = " (out of memory, killed by the kernel)" if evidence.reason == "OutOfMemory" else ""
         head = f"{who} ({where}) ended with {how}{more}"
         lines = evidence.message.splitlines()
-        if len(lines) > 1:  # lists show the first line: a program's last words are its reason, unless it was killed
+        if len(lines) > 1:  # lists show only the first line: use the program's last line, unless the program was killed
             said = f": {lines[-1].strip()}" if not evidence.signal else ""
             return f"{head}{said}\nits last lines:\n{evidence.message}"
         if evidence.signal and lines:
@@ -209,7 +211,7 @@ def _step(snapshot: JobSnapshot) -> int | None:
 
 
 def _unread(snapshot: JobSnapshot) -> HandedCheckpoint | None:
-    """The checkpoint that the attempt was handed, if nothing shows that its ranks had read it."""
+    """The checkpoint of the attempt, if no report shows that its ranks had read it."""
     status, record = snapshot.job.status, run_record.recorded(snapshot.job.status)
     saved = status.last_checkpoint is not None and status.last_checkpoint.attempt == status.attempt
     if record is None or snapshot.progress is not None or saved:

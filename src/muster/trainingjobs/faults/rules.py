@@ -22,10 +22,10 @@ Kind = Literal[
 ]
 
 HARDWARE_WINDOW_S: Final = 120.0
-"""Hardware evidence up to this long after a fault still explains it: DCGM and driver logs are read at intervals."""
+"""Hardware evidence counts up to this long after a fault, because DCGM and driver logs are read at intervals."""
 
 _REPORT_S: Final = 2.0
-"""A supervisor's report arrives within this; a larger difference means that the machine's clock is wrong."""
+"""A supervisor's report arrives within this time. If its time differs by more, the machine's clock is wrong."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

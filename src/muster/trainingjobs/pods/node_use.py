@@ -26,13 +26,13 @@ from muster.kube.objects.taints import HARD_EFFECTS, find_untolerated_taint
 from muster.trainingjobs.snapshot import Wait
 
 Counts = Mapping[int, int]
-"""GPU count -> how many nodes that the job may use have so many."""
+"""GPU count -> number of nodes with that count that the job may use."""
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "muster.dev/")
-"""Taints that say how a node is now, and not which jobs it is for."""
+"""Taints that describe the present state of a node, not the jobs for which it is reserved."""
 
 
 def node_use(job: TrainingJob, counts: Counts) -> NodeUse | Wait:
-    """Return how the job uses its nodes from its next attempt on, or why that cannot be decided.
+    """Return how the job will use its nodes from its next attempt on, or why that cannot be decided.
 
     A decision for an earlier attempt stays, unless the spec has changed. A job that began before Muster recorded this
     keeps sharing its nodes.
@@ -52,7 +52,7 @@ def node_use(job: TrainingJob, counts: Counts) -> NodeUse | Wait:
     if not counts:
         return Wait(
             "NoNodes",
-            "no node is there that the job may use, so its GPUs per node are not known yet; to decide now, give "
+            "no node exists that the job may use, so its GPUs per node are not known yet; to decide now, set "
             "spec.gpusPerNode (muster run --gpus N)",
         )
     if len(counts) > 1:
@@ -67,14 +67,15 @@ def _which(counts: Counts) -> str:
     most = max(counts, key=lambda count: (counts[count], count))
     return (
         f"the nodes that the job may use have {', '.join(found[:-1])} or {found[-1]}, and a gang never mixes them: "
-        f"give one count, as in muster run --gpus {most} (spec.gpusPerNode: {most})"
+        f"set one count, as in muster run --gpus {most} (spec.gpusPerNode: {most})"
     )
 
 
 def _count_for(asked: int, replicas: int, counts: Counts) -> int | None:
-    """Return the GPU count of the nodes that the gang uses; None: any, as it asks for none or no node has enough.
+    """Return the GPU count of the gang's nodes. None: any count (no GPUs requested, or no node has enough).
 
-    The fewest GPUs stay idle on the smallest nodes that are enough in number; else the most frequent ones are taken.
+    It is the smallest count of which there are enough nodes, so that few GPUs stay idle. Otherwise it is the most
+    frequent count.
     """
     serving = sorted(count for count in counts if count >= asked) if asked else []
     enough = [count for count in serving if counts[count] >= replicas]
@@ -82,7 +83,7 @@ def _count_for(asked: int, replicas: int, counts: Counts) -> int | None:
 
 
 def _in_template(job: TrainingJob) -> int | None:
-    """GPUs that the pod template gives the worker, where it does."""
+    """GPUs that the pod template requests for the worker; None if it requests none."""
     pod = job.spec.template.get("spec")
     containers = pod.get("containers") if isinstance(pod, dict) else None
     for each in containers if isinstance(containers, list) else ():
@@ -97,7 +98,7 @@ def _in_template(job: TrainingJob) -> int | None:
 
 
 def used_by(pods: Iterable[Pod], resource: str) -> NodeUse | None:
-    """Return how a job uses its nodes as its pods say, for a status that lost it; None where they share their nodes."""
+    """Derive from the pods how a job uses its nodes, for a status that lost it; None if the pods share their nodes."""
     for pod in pods:
         whole = whole_node(pod.metadata.annotations)
         if whole is not None:
@@ -107,7 +108,7 @@ def used_by(pods: Iterable[Pod], resource: str) -> NodeUse | None:
 
 
 def gpus_of(node: Node, resource: str) -> int:
-    """Return the node's GPUs, those that are broken at the moment too."""
+    """Return the number of the node's GPUs, including broken ones."""
     text = str(node.status.capacity.get(resource) or node.status.allocatable.get(resource) or "")
     return int(text) if text.isdecimal() else 0
 
@@ -126,10 +127,10 @@ def has_other_count(job: TrainingJob, node: Node | None) -> bool:
 def gpu_counts(job: TrainingJob, nodes: Iterable[Node], team_key: str = LABEL_TEAM) -> Counts:
     """Count the nodes that the job may use by their GPUs.
 
-    A node counts unless something lasting rules it out: the job's node selector or affinity, a taint, or another team
-    than the one in the job's template. The team of a namespace is not looked up, so nodes of other teams may count. A
-    job may then have to give a number that could be known, but it never gets a wrong one. If there are pools, nodes
-    outside them count only if no node in a pool is suitable.
+    A node counts unless a lasting property excludes it: the job's node selector or affinity, a taint, or another team
+    than that in the job's template. The team of the job's namespace is not read, so nodes of other teams may count. The
+    user may then have to set a number that could be derived, but the job never gets a wrong number. If there are pools,
+    nodes outside them count only if no node in a pool is suitable.
     """
     spec, borrows, team = constraints(job), job.spec.borrow, _team(job, team_key)
     bears = (
@@ -148,7 +149,7 @@ def gpu_counts(job: TrainingJob, nodes: Iterable[Node], team_key: str = LABEL_TE
 
 
 def constraints(job: TrainingJob) -> PodSpec:
-    """Return what the job's template asks of nodes; nothing where the template cannot be read, and so is refused."""
+    """Return the job template's requirements on nodes; nothing if the template is not valid (the job is refused)."""
     pod = job.spec.template.get("spec")
     asked = {key: pod[key] for key in ("nodeSelector", "affinity", "tolerations") if pod.get(key)} if pod else {}
     try:
@@ -171,7 +172,7 @@ def _selects(spec: PodSpec, node: Node) -> bool:
 
 
 def _rules_out(taints: Sequence[Taint], bears: Sequence[Toleration], team_key: str, team: str) -> bool:
-    """Returns whether a taint keeps the job off for good.
+    """Returns whether a taint excludes the job permanently.
 
     `team` is the job's team, "" if unknown, "*" for a borrower.
     """
@@ -205,7 +206,7 @@ class NodeCounts:
         return found
 
     def changed(self, old: Node | None, new: Node | None) -> bool:
-        """A node came, went or changed. Returns whether answers may differ; a heartbeat changes none."""
+        """Handle a change of a node. Returns whether the counts may change. Heartbeats change nothing."""
         if old is not None and new is not None and _lasting(old) == _lasting(new):
             return False
         self._known.clear()

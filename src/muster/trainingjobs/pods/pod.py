@@ -1,4 +1,4 @@
-"""The pod of one slot: the job's template, merged under what makes it a gang member with a supervisor as process 1."""
+"""Builds the pod of one slot: the job's template, with the gang's labels and the supervisor as process 1."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _TOKEN_S: Final = 3600
 
 NCCL_DEFAULTS: Final[Mapping[str, str]] = {
     "NCCL_DEBUG": "WARN",
-    "NCCL_IB_TIMEOUT": "22",  # survive a link that flaps for a few seconds (NCCL docs, environment variables)
+    "NCCL_IB_TIMEOUT": "22",  # tolerate a link that is down for a few seconds (NCCL docs, environment variables)
     "NCCL_IB_RETRY_CNT": "7",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # a rank that lost its peer ends instead of hanging
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # a rank that loses a peer ends instead of hanging
 }
 
 
@@ -37,8 +37,8 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: the controller's address for supervisors.
         ca_pem: the certificate authority of that address.
-        muster_image: the image the supervisor is copied from.
-        install_command: how that image installs it; the folder is added.
+        muster_image: the image from which the supervisor is copied.
+        install_command: the command in that image that installs the supervisor; the folder is appended.
         team_key: key of the taint of nodes that a team owns.
     """
 
@@ -50,7 +50,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str], settings: PodSettings) -> Json:
-    """The pod as it is sent to the API server."""
+    """Return the pod as a manifest."""
     spec, template = job.spec, deepcopy(job.spec.template)
     pod = template.get("spec") or {}
     worker, others = _split(pod.get("containers") or [])
@@ -81,7 +81,7 @@ def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
 
 
 def excluded_nodes(pod: Pod) -> frozenset[str]:
-    """The nodes that `build_pod` keeps this pod away from; what the job's own template excludes is not counted."""
+    """Return the nodes that `build_pod` excludes for this pod, without those that the job's template excludes."""
     text = pod.metadata.annotations.get(names.ANNOTATION_EXCLUDED, "")
     return frozenset(text.split(",")) if text else frozenset()
 
@@ -96,7 +96,7 @@ def _metadata(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
     if excluded:
         annotations[names.ANNOTATION_EXCLUDED] = ",".join(excluded)
     use = job.status.node_use
-    annotations.pop(names.ANNOTATION_WHOLE_NODE, None)  # the template's would not be the job's own decision
+    annotations.pop(names.ANNOTATION_WHOLE_NODE, None)  # the template must not set this label
     if use is not None and job.exclusive:
         counts = WholeNode(job.spec.gpu_resource, use.node_gpus) if use.node_gpus is not None else WholeNode()
         annotations[names.ANNOTATION_WHOLE_NODE] = annotation(counts)
@@ -115,7 +115,7 @@ def _metadata(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
             **({names.LABEL_BORROWED: "true"} if job.spec.borrow else {}),
         },
         "annotations": annotations,
-        # blockOwnerDeletion would need a right on trainingjobs/finalizers; a job's deletion does not wait for its pods
+        # no blockOwnerDeletion: it would need a right on trainingjobs/finalizers
         "ownerReferences": [
             {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "uid": job.uid, "controller": True}
         ],
@@ -162,7 +162,7 @@ def _worker(job: TrainingJob, slot: int, template: Json, settings: PodSettings) 
 
 
 def _counted(job: TrainingJob) -> dict[str, str]:
-    """Devices, which are given whole: limits and requests are equal."""
+    """Devices: limits and requests are equal."""
     spec = job.spec
     counted = {spec.gpu_resource: str(job.gpus)} if job.gpus else {}
     if spec.rdma is not None:
@@ -171,7 +171,7 @@ def _counted(job: TrainingJob) -> dict[str, str]:
 
 
 def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Json]:
-    """Ours first, so that the job's own variables may refer to them."""
+    """Return the environment: Muster's variables first, so that the job's variables may refer to them."""
     spec = job.spec
     ours = {
         "MUSTER_URL": settings.url,
@@ -259,7 +259,7 @@ def _tolerations(job: TrainingJob, team_key: str) -> list[Json]:
 
 
 def _keeping_away(affinity: Json, nodes: Sequence[str]) -> Json:
-    """The affinity with these nodes excluded in every term, as terms are alternatives.
+    """Return the affinity with these nodes excluded in every term, because terms are alternatives.
 
     A field requirement holds exactly one value (kubernetes pkg/apis/core/validation/validation.go).
     """

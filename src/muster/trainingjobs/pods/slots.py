@@ -1,4 +1,4 @@
-"""The slots of a gang as they are: who holds each, and who was superseded."""
+"""The slots of a gang: the pod of each slot, and superseded pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 
 class Clock:
-    """The time of one decision, and the earliest moment at which something may change by time alone."""
+    """The time of one decision, and the earliest moment at which time alone may change the decision."""
 
     def __init__(self, now: float) -> None:
         """Start at `now`, seconds since the epoch."""
@@ -20,7 +20,7 @@ class Clock:
         self.wake_at: float | None = None
 
     def passed(self, moment: float) -> bool:
-        """Returns whether the moment has come; if not, the job is reconciled again then."""
+        """Returns whether the moment has passed. If not, the job is reconciled again at that moment."""
         if self.now >= moment:
             return True
         if self.wake_at is None or moment < self.wake_at:
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A slot, the pod that holds it (the one of the newest attempt) and its supervisor, where there are any."""
+    """A slot, its pod (that of the newest attempt) and its supervisor; None if it has none."""
 
     number: int
     pod: Pod | None = None
@@ -55,7 +55,7 @@ def slot_of(pod: Pod) -> int:
 
 
 def slots_of(snapshot: JobSnapshot) -> tuple[list[Slot], list[Pod]]:
-    """Every slot in order, and the pods that hold none: of older attempts, or beyond the size."""
+    """Return every slot in order, and the pods without a slot: those of older attempts or beyond the size."""
     size = snapshot.job.spec.replicas
     holders: list[tuple[int, Pod] | None] = [None] * size
     superseded = []
@@ -84,8 +84,8 @@ def slots_of(snapshot: JobSnapshot) -> tuple[list[Slot], list[Pod]]:
 def left_out(snapshot: JobSnapshot, slots: Sequence[Slot]) -> frozenset[int]:
     """Returns the slots that the current attempt runs without (noSpare: Shrink).
 
-    A running attempt has them in the status. An attempt that is still to run does without the slots that the scheduler
-    gave up, if it gave up their pods of this attempt. A pod of an earlier attempt is recreated, and asks for a node
+    A running attempt has them in the status. An attempt that has not begun runs without the slots whose pods of this
+    attempt the scheduler gave up. If the given-up pod is of an earlier attempt, it is recreated and waits for a node
     again.
     """
     job, placement = snapshot.job, snapshot.placement
@@ -110,7 +110,7 @@ def taking_part(snapshot: JobSnapshot, slots: Sequence[Slot]) -> list[Slot]:
 
 
 def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
-    """Returns whether the slot's supervisor polls now, or did a moment ago."""
+    """Returns whether the slot's supervisor polls now, or polled a moment ago."""
     member = slot.member
     return member is not None and (
         member.silent_since is None or now - member.silent_since < snapshot.settings.cut_timeout_s
@@ -118,7 +118,7 @@ def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
 
 
 def joined(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
-    """Returns whether ranks can start: the supervisor polls, has looked for checkpoints, and runs nothing older."""
+    """Returns whether ranks can start: the supervisor polls, knows its checkpoints, and runs no older attempt."""
     member, pod = slot.member, slot.pod
     return (
         pod is not None

@@ -1,1 +1,1 @@
-"""Where supervisors and programs report to the controller."""
+"""The controller's server for reports of supervisors and training programs."""

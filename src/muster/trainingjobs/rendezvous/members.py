@@ -1,7 +1,7 @@
 """The supervisors that have reported: each one's last report, its open long poll, and its directive.
 
-A poll costs O(1). A new directive wakes the polls of one job only. The state is kept in memory: after a restart of the
-controller, supervisors announce themselves again.
+A poll costs O(1). A new directive wakes the polls of one job only. The state is in memory: after a restart of the
+controller, supervisors report again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from muster.trainingjobs.snapshot import Member
 POLL_S_MAX: Final = 20.0
 POLL_S_MIN: Final = 2.0
 POLLS_PER_S: Final = 500
-"""Idle polls of all supervisors together; short polls notice a node without power sooner."""
+"""Rate of idle polls of all supervisors together. With shorter polls, a node without power is detected sooner."""
 LATE_S: Final = 6.0
-"""A poll is held this much longer than the poll interval: the next poll, on another connection, ends it."""
+"""A poll stays open this much longer than the poll interval. The next poll, on another connection, ends it."""
 _JITTER: Final = 0.25
-"""Poll intervals vary by this fraction; otherwise members that start together would always poll together."""
+"""Jitter of poll intervals, as a fraction, so that members that start together do not always poll together."""
 _BETWEEN_POLLS_S: Final = 1.0
 _STALL_REVISION: Final = 1 << 40
-"""Added to a directive's revision for each stall: more than attempts can make of it."""
+"""Added to a directive's revision for each stall; larger than the revisions of one attempt."""
 
 Answer = dict[str, Any]
 
@@ -38,7 +38,7 @@ class Gang:
     """The members of one job and their directive."""
 
     def __init__(self, key: str) -> None:
-        """No member yet, nothing to say yet."""
+        """Create a gang without members and without a directive."""
         self.key = key
         self.members: dict[str, Member] = {}
         self.polls: dict[str, asyncio.Future[None]] = {}
@@ -52,8 +52,8 @@ class Members:
     """All gangs, by job UID.
 
     Args:
-        secret: the cluster's secret, from which the key of each attempt is derived.
-        changed: called with the job's key when a member says something new or falls silent.
+        secret: the cluster's secret; the key of each attempt is derived from it.
+        changed: called with the job's key when a member reports something new or falls silent.
         clock: seconds since the epoch.
         rng: jitter.
     """
@@ -65,7 +65,7 @@ class Members:
         clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
     ) -> None:
-        """Start empty."""
+        """Create an empty collection."""
         self._rng = rng or random.Random()
         self._secret = secret
         self._changed = changed
@@ -89,7 +89,7 @@ class Members:
         return min(POLL_S_MAX, max(POLL_S_MIN, self._total / POLLS_PER_S))
 
     def of(self, job_uid: str) -> Mapping[str, Member]:
-        """The members of a job by pod UID, as they are now."""
+        """Return the members of a job by pod UID."""
         gang = self._gangs.get(job_uid)
         return dict(gang.members) if gang is not None else {}
 
@@ -99,24 +99,24 @@ class Members:
         return gang.directive if gang is not None else None
 
     def checkpoint_now(self, job_uid: str) -> bool:
-        """Returns whether the job's ranks are asked for a checkpoint."""
+        """Returns whether the SDK should ask the job's ranks for a checkpoint."""
         directive = self.directive(job_uid)
         return directive is not None and directive.checkpoint_now
 
     def contact_trusted(self) -> bool:
-        """False while more than half of all members are silent: it may be us who lost the network."""
+        """False while more than half of all members are silent, because the controller may have lost the network."""
         now = self._clock()
         silent = sum(1 for _, since in self._silent.values() if now - since > _BETWEEN_POLLS_S)
         return silent * 2 <= self._total
 
     def sweep(self) -> None:
-        """Look at jobs with a silent member again; call every second."""
+        """Reconcile jobs with a silent member; call every second."""
         now = self._clock()
         for key in dict.fromkeys(key for key, since in self._silent.values() if now - since > _BETWEEN_POLLS_S):
             self._changed(key)
 
     def clear(self) -> None:
-        """Forget everything: another replica led meanwhile."""
+        """Forget everything, because another replica has led in between."""
         for gang in self._gangs.values():
             self._wake(gang)
         self._gangs.clear()
@@ -124,7 +124,7 @@ class Members:
         self._total = 0
 
     def forget(self, job_uid: str, pod_uid: str) -> Member | None:
-        """The pod is gone; returns its supervisor as last heard."""
+        """Forget the supervisor of a deleted pod, and return its last report."""
         gang = self._gangs.get(job_uid)
         member = gang.members.pop(pod_uid, None) if gang is not None else None
         if gang is not None and member is not None:
@@ -145,7 +145,10 @@ class Members:
             self._wake(gang)
 
     def direct(self, job_uid: str, key: str, directive: Directive) -> bool:
-        """Tell a job's members; the first plan made for an attempt is kept. Returns whether it is news."""
+        """Set the directive of a job's members.
+
+        The first run plan of an attempt is kept. Returns whether the directive changed.
+        """
         gang = self._gangs.setdefault(job_uid, Gang(key))
         old = gang.directive
         if old is not None and old.run is not None and (old.attempt, old.desired) == (directive.attempt, "run"):
@@ -160,14 +163,14 @@ class Members:
         return True
 
     def stalled(self, job_uid: str) -> None:
-        """Have the job's members collect the stacks of their ranks, once."""
+        """Ask the job's members once to collect the stacks of their ranks."""
         gang = self._gangs.get(job_uid)
         if gang is not None:
             gang.stalls += 1
             self._wake(gang)
 
     async def poll(self, job_uid: str, key: str, said: Member, revision: int) -> Answer:
-        """Serves one long poll: takes the report, and answers on a new directive or when the next poll arrives."""
+        """Serve one long poll: store the report, and answer when the directive changes or the next poll arrives."""
         gang = self._gangs.setdefault(job_uid, Gang(key))
         self._said(gang, said)
         self._wake_one(gang, said.pod_uid)
@@ -186,7 +189,7 @@ class Members:
         finally:
             if gang.polls.get(said.pod_uid) is waiting:
                 del gang.polls[said.pod_uid]
-                if self._gangs.get(job_uid) is gang:  # else the whole job was forgotten
+                if self._gangs.get(job_uid) is gang:  # otherwise the job was forgotten
                     self._silence(gang, said.pod_uid, cut, late_s)
 
     def _said(self, gang: Gang, said: Member) -> None:
@@ -210,7 +213,9 @@ class Members:
         member = gang.members.get(pod_uid)
         if member is None:
             return
-        if self._desired(gang, pod_uid)[0] == "exit":  # its silence means nothing, as long as its pod may be kept
+        if (
+            self._desired(gang, pod_uid)[0] == "exit"
+        ):  # a supervisor that must exit may be silent, even if its pod is kept
             del gang.members[pod_uid]
             self._total -= 1
             return
@@ -227,7 +232,7 @@ class Members:
         desired, code = self._desired(gang, pod_uid)
         run = directive.run
         if desired == "run" and (run is None or pod_uid not in gang.ranks):
-            desired = "hold"  # a member that runs this attempt stays as it is
+            desired = "hold"  # a member that runs this attempt continues
         answer: Answer = {
             "revision": directive.attempt * 4
             + {"hold": 0, "run": 1, "exit": 2}[desired]
@@ -253,7 +258,7 @@ class Members:
         if directive is None:
             return "hold", 0
         if pod_uid not in gang.slots and (member is None or member.made_for < directive.attempt):
-            return "exit", 1  # superseded; one made for this attempt came after the job was looked at
+            return "exit", 1  # superseded, unless the pod is of this attempt and newer than the directive
         return directive.desired, directive.exit_code
 
     def _run(self, job_uid: str, attempt: int, run: RunPlan, rank: int) -> Answer:
@@ -279,7 +284,7 @@ class Members:
         return answer
 
     def attempt_key(self, job_uid: str, attempt: int) -> str:
-        """The remote-shell key of an attempt, in hex: the same after a restart, of no use for another attempt."""
+        """Return the remote-shell key of an attempt, in hex. It is the same after a restart of the controller."""
         return hmac.new(self._secret, f"{job_uid}/{attempt}".encode(), hashlib.sha256).hexdigest()
 
     def _wake(self, gang: Gang) -> None:

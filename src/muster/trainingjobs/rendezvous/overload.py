@@ -1,4 +1,4 @@
-"""Detects when this process is too slow: it may then have caused the silence of supervisors itself."""
+"""Detects when this process is too slow, because it may then have caused the silence of supervisors itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ LAG_S: Final = 0.5
 WAITING_MAX: Final = 16
 _EVERY_S: Final = 0.1
 _UNACCEPTED_AT: Final = 24
-"""Of `tcpi_unacked` in struct tcp_info: of a socket that listens, the connections not accepted yet (tcp(7), ss(8))."""
+"""Offset of `tcpi_unacked` in struct tcp_info. For a listening socket it is the number of connections not accepted yet
+(tcp(7), ss(8)).
+"""
 
 
 class Strain:
-    """Records when the event loop was last late, or connections waited to be accepted.
+    """Records when the event loop was last late, or when connections last waited to be accepted.
 
     TLS handshakes run on the event loop, so many pending ones delay it.
 
@@ -27,7 +29,7 @@ class Strain:
     """
 
     def __init__(self, clock: Callable[[], float] = steady_time) -> None:
-        """Nothing is watched before `run`."""
+        """Create the watcher; `run` starts it."""
         self._clock = clock
         self._due: float | None = None
         self._last = 0.0

@@ -19,7 +19,7 @@ _CERTIFICATE, _KEY, _SECRET = "ca.crt", "ca.key", "secret"
 
 
 class InstallationSecrets(msgspec.Struct, frozen=True):
-    """Shared by all replicas."""
+    """The Secrets that all replicas share."""
 
     authority: CertificateAuthority
     cluster_secret: bytes
@@ -29,7 +29,7 @@ class InstallationSecrets(msgspec.Struct, frozen=True):
 
 
 async def load_or_create(client: Client, namespace: str) -> InstallationSecrets:
-    """Read the Secrets, or make them; whichever replica is first decides. Raises ApiError."""
+    """Read the Secrets, or create them. The first replica decides their content. Raises ApiError."""
     tls = await _get_or_create(client, namespace, TLS_SECRET, _new_authority)
     cluster = await _get_or_create(client, namespace, CLUSTER_SECRET, _new_secret)
     authority = CertificateAuthority(KeyPair(tls.data[_CERTIFICATE], tls.data[_KEY]))
@@ -37,7 +37,7 @@ async def load_or_create(client: Client, namespace: str) -> InstallationSecrets:
 
 
 def ephemeral() -> InstallationSecrets:
-    """Secrets of a process that writes nothing: good for looking, of no use to pods."""
+    """Return temporary secrets for shadow mode, which creates no pods."""
     pair = CertificateAuthority.create("muster-controller")
     return InstallationSecrets(pair, secrets.token_bytes(_SECRET_BYTES))
 
@@ -72,7 +72,7 @@ async def _get_or_create(client: Client, namespace: str, name: str, make: object
 
 
 async def _create_namespace(client: Client, namespace: str, missing: ApiError) -> None:
-    """Create the system namespace, as on a laptop; without the right to do so, say what to do."""
+    """Create the system namespace, if it is missing and the user may. Otherwise the error says what to do."""
     try:
         await client.create(Namespace(metadata=ObjectMeta(name=namespace)))
     except AlreadyExists:

@@ -1,4 +1,4 @@
-"""The HTTPS face of the controller towards pods: /v1/supervise for supervisors, /v1/report for the SDK."""
+"""The controller's HTTPS server for pods: /v1/supervise for supervisors, /v1/report for the SDK."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 PROTOCOL: Final = 1
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""The API server refuses a status with a larger number, and with it everything else that the status says."""
+"""Largest step. The API server would refuse a whole status with a larger number."""
 _BODY_BYTES_MAX: Final = 256 * 1024
 _RETRY_AFTER_S: Final = 2
 _TAIL_LINES: Final = 20
@@ -42,7 +42,7 @@ _OTHERS_MAX: Final = 3
 _STATE_CHARS: Final = 16
 _BACKLOG: Final = 4096
 _REPORTERS_MAX: Final = 10_000
-"""Pods that reported, remembered beyond their deletion; one rank of a job reports."""
+"""Most pods that are remembered after their deletion. One rank of each job reports."""
 _MUTE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
@@ -50,9 +50,7 @@ _MUTE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 6_000),
 )
-"""A machine that loses power says nothing at all: its kernel, asked by ours, does not answer for 6 s (tcp(7)).
-
-A supervisor that is merely slow is not cut off so: its kernel answers.
+"""TCP keep-alive: detects a machine without power within 6 s (tcp(7)). The kernel of a slow supervisor still answers.
 """
 
 
@@ -76,7 +74,7 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReportedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint that is complete."""
+    """A complete checkpoint."""
 
     path: str
     step: Int64 = 0
@@ -96,13 +94,13 @@ class Stale(Exception):
     """Raised for a report of an attempt that is over."""
 
     def __init__(self, current_attempt: int) -> None:
-        """Hold the attempt that counts now."""
+        """Store the current attempt."""
         super().__init__(f"attempt {current_attempt} is the current one")
         self.current_attempt = current_attempt
 
 
 class Jobs(Protocol):
-    """The server's view of the controller."""
+    """The part of the controller that the server uses."""
 
     @property
     def serving(self) -> bool:
@@ -112,7 +110,7 @@ class Jobs(Protocol):
         """A pod of ours by namespace/name."""
 
     async def report(self, job_key: str, job_uid: str, report: ReportRequest) -> None:
-        """Take a report; a checkpoint is in the job's status on return. Raises Stale, ApiError."""
+        """Store a report. On return, a checkpoint is in the job's status. Raises Stale, ApiError."""
 
 
 class Question(Protocol):
@@ -127,10 +125,10 @@ class Question(Protocol):
 
 
 class RendezvousServer:
-    """Answers pods, each for itself only: who it is comes from its token, never from the body."""
+    """Answers requests of pods. A pod's identity comes from its token, never from the body."""
 
     def __init__(self, jobs: Jobs, members: Members, reviewer: TokenReviewer) -> None:
-        """Nothing is served before `app` is."""
+        """Create the server; `app` returns its application."""
         self._jobs = jobs
         self._members = members
         self._reviewer = reviewer
@@ -200,10 +198,10 @@ class RendezvousServer:
     async def _caller(
         self, request: Question, gone: Mapping[str, Pod] = MappingProxyType({})
     ) -> tuple[Pod | None, web.Response]:
-        """The pod that asks, or None and why it is refused.
+        """Return the requesting pod, or None and the reason of the refusal.
 
-        `gone` holds pods by UID that are answered after their deletion: a rank on a node that vanished may still
-        report, and is to hear that its attempt is over.
+        `gone` has deleted pods by UID that still get an answer: a rank on a lost node may still report, and must learn
+        that its attempt is over.
         """
         if not self._jobs.serving:
             return None, _not_leading()
@@ -218,7 +216,7 @@ class RendezvousServer:
         if identity is None:
             return None, _answer(401, {"message": "not a token of a pod for muster.dev"})
         pod = self._jobs.pod(f"{identity.namespace}/{identity.name}") or gone.get(identity.uid)
-        if pod is None:  # the cache may be a moment behind
+        if pod is None:  # the cache may lag
             return None, _answer(503, {"message": "this pod is not known yet"}, {"Retry-After": "1"})
         if pod.uid != identity.uid or not _gang_uid(pod):
             return None, _answer(401, {"message": "this pod is not a member of a training job"})
@@ -229,9 +227,9 @@ class RendezvousServer:
 async def serve_tls(
     app: web.Application, pair: KeyPair, host: str, port: int, strain: Strain | None = None
 ) -> AsyncIterator[int]:
-    """Serve with TLS while the context is open; yields the port. A client that goes away cancels its handler.
+    """Serve with TLS while the context is open, and yield the port. If a client disconnects, its handler is cancelled.
 
-    `strain` learns of connections that wait to be accepted.
+    `strain` watches the connections that wait to be accepted.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -241,7 +239,7 @@ async def serve_tls(
         context.load_cert_chain(certificate, key)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    for level, option, value in _MUTE:  # what is accepted inherits them
+    for level, option, value in _MUTE:  # accepted sockets inherit these options
         listener.setsockopt(level, option, value)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()

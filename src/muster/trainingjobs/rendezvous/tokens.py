@@ -21,7 +21,7 @@ _SERVICE_ACCOUNT: Final = "system:serviceaccount:"
 
 
 class PodIdentity(NamedTuple):
-    """The pod a token is bound to."""
+    """The pod to which a token is bound."""
 
     namespace: str
     name: str
@@ -29,7 +29,9 @@ class PodIdentity(NamedTuple):
 
 
 class TokenReviewer:
-    """Asks the API server who holds a token, at most every ten minutes for one; never keeps the token itself.
+    """Asks the API server for the identity of a token, and caches it for at most ten minutes.
+
+    It never stores the token itself.
 
     Args:
         client: the API server.
@@ -37,14 +39,14 @@ class TokenReviewer:
     """
 
     def __init__(self, client: Client, clock: Callable[[], float] = steady_time) -> None:
-        """Nothing known yet."""
+        """Create an empty cache."""
         self._client = client
         self._clock = clock
         self._known: dict[bytes, tuple[float, PodIdentity | None]] = {}
         self._asking: dict[bytes, asyncio.Future[PodIdentity | None]] = {}
 
     async def identify(self, token: str) -> PodIdentity | None:
-        """The pod that holds the token; None where the token is none of a pod for us. Raises ApiError."""
+        """Return the pod of the token; None if it is not a pod's token for Muster. Raises ApiError."""
         digest = hashlib.sha256(token.encode()).digest()
         known = self._known.get(digest)
         if known is not None and self._clock() < known[0]:
@@ -75,7 +77,7 @@ class TokenReviewer:
 
 
 def _expiry(token: str) -> float:
-    """`exp` of a token the API server has just accepted; 0 where it cannot be read, so that it is asked again."""
+    """Return `exp` of an accepted token; 0 if it cannot be parsed, so that the token is reviewed again."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

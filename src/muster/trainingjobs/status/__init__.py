@@ -1,1 +1,1 @@
-"""What a job says of itself: conditions, progress, stalls, timelines."""
+"""The status of a job: conditions, progress, stalls, timelines."""

@@ -1,4 +1,4 @@
-"""The condition Admitted: whether every slot of the attempt has a node, and where not, the typed reason why."""
+"""The condition Admitted: whether every slot of the attempt has a node, and if not, the typed reason."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _OF_THE_CONTROLLER: Final = frozenset(
         "Suspended",
     }
 )
-"""Reasons of Admitted that the job controller sets; all others are the scheduler's."""
+"""Reasons of Admitted that the job controller sets; the scheduler sets all others."""
 
 
 def word(snapshot: JobSnapshot) -> Wait | None:
-    """Why the scheduler has no nodes for the job; None where it says nothing.
+    """Return why the scheduler has no nodes for the job; None if it has given no reason.
 
-    Before it has said anything to this leader, what it said to the one before stands.
+    Until the scheduler gives this leader a reason, the reason in the status stays.
     """
     if snapshot.waits_for is not None:
         return snapshot.waits_for if snapshot.waits_for.reason else None
@@ -42,7 +42,7 @@ def word(snapshot: JobSnapshot) -> Wait | None:
 def with_admission(
     snapshot: JobSnapshot, status: TrainingJobStatus, *, complete: bool, bound: bool, now: float
 ) -> TrainingJobStatus:
-    """The status with what is so now; the same object where it says that already.
+    """Return the status with the current condition; the same object if the condition is unchanged.
 
     `complete`: every pod of the attempt exists; `bound`: each has a node.
     """

@@ -32,14 +32,14 @@ Stage = Literal["stopped", "backoff", "placed", "ready", "running", "useful"]
 
 
 def at(now: float) -> datetime:
-    """A moment as Kubernetes writes it: UTC, whole seconds are enough for conditions, microseconds for timelines."""
+    """Convert a time to Kubernetes' form, in UTC: whole seconds for conditions, microseconds for timelines."""
     return datetime.fromtimestamp(now, UTC)
 
 
 def with_condition(
     status: TrainingJobStatus, kind: ConditionType, holds: bool, reason: str, message: str, now: float, generation: int
 ) -> TrainingJobStatus:
-    """The status with one condition set; its transition time moves only when `holds` changes."""
+    """Return the status with one condition set. Its transition time changes only if `holds` changes."""
     old = next((each for each in status.conditions if each.type == kind), None)
     value = "True" if holds else "False"
     moved = old is None or old.status != value
@@ -61,19 +61,19 @@ def condition_holds(status: TrainingJobStatus, kind: ConditionType) -> bool:
 
 
 def condition_reason(status: TrainingJobStatus, kind: ConditionType) -> tuple[str, str]:
-    """Reason and message of a condition; empty where it is not there."""
+    """Reason and message of a condition; empty without such a condition."""
     return next(((each.reason, each.message) for each in status.conditions if each.type == kind), ("", ""))
 
 
 def charged(restarts: Restarts | None, cause: Cause, by: int = 1) -> Restarts:
-    """The counters with one more, or with `by=-1` one less, for a cause."""
+    """Return the counters with one more restart for a cause; with `by=-1` one less."""
     old = restarts or Restarts()
     counts = {name: getattr(old, name) + (by if name == cause else 0) for name in ("user", "infrastructure", "unknown")}
     return Restarts(**counts, total=sum(counts.values()))
 
 
 def exhausted(job: TrainingJob) -> tuple[Cause, int] | None:
-    """The budget that is used up beyond its limit, and that limit; None while all last."""
+    """Return the budget that is used up, and its limit; None if no budget is used up."""
     restarts, spec = job.status.restarts or Restarts(), job.spec
     budgets: tuple[tuple[Cause, int, int], ...] = (
         ("user", restarts.user, spec.backoff_limit),
@@ -90,17 +90,20 @@ def budget_used_up(exhausted: tuple[Cause, int]) -> str:
 
 
 def next_attempt(job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status with the next attempt's number, which asks for all nodes again; the first fixes the folder."""
+    """Return the status with the next attempt's number, which needs all nodes again.
+
+    The first attempt also fixes the checkpoint folder.
+    """
     folder = status.checkpoint_dir if status.attempt else folder_of(job)
     number, size = status.attempt + 1, job.spec.replicas
     status = replace(
         status, quiet=None, stall=None, idle_ranks=(), slots_kept=None
-    )  # which spoke of the attempt that ended
+    )  # they are about the attempt that ended
     return replace(status, attempt=number, size=size, left_out=(), checkpoint_dir=folder, run=None)
 
 
 def with_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:
-    """The status with one more fault, the oldest dropped beyond the bound."""
+    """Return the status with one more fault. If there are too many, the oldest one is dropped."""
     earlier = (replace(each, checkpoint=None) for each in status.faults)
     return replace(status, faults=(*earlier, fault)[-FAULTS_MAX:])
 
@@ -111,7 +114,7 @@ def with_newest_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobSta
 
 
 def excluding(status: TrainingJobStatus, nodes: tuple[str, ...]) -> TrainingJobStatus:
-    """The status after an incident that excludes these nodes, newest last, the oldest dropped beyond the bound."""
+    """Return the status with these excluded nodes, newest last. If there are too many, the oldest ones are dropped."""
     kept = tuple(name for name in status.excluded_nodes if name not in nodes)
     return replace(status, excluded_nodes=(*kept, *dict.fromkeys(nodes))[-EXCLUDED_MAX:])
 
@@ -119,8 +122,8 @@ def excluding(status: TrainingJobStatus, nodes: tuple[str, ...]) -> TrainingJobS
 def excluding_more(status: TrainingJobStatus, nodes: Iterable[str]) -> TrainingJobStatus:
     """Adds excluded nodes to the status while there is room; late evidence does not displace older entries.
 
-    Otherwise an incident with more nodes than fit would exclude and forget the same nodes for ever. Nodes that do not
-    fit are avoided by their taints alone.
+    Otherwise an incident with too many nodes would exclude and forget the same nodes in a loop. Only their taints
+    exclude the nodes that do not fit.
     """
     fresh = [name for name in dict.fromkeys(nodes) if name not in status.excluded_nodes]
     fresh = fresh[: max(0, EXCLUDED_MAX - len(status.excluded_nodes))]
@@ -128,13 +131,13 @@ def excluding_more(status: TrainingJobStatus, nodes: Iterable[str]) -> TrainingJ
 
 
 def restart_fault(status: TrainingJobStatus) -> Fault | None:
-    """The fault that the current attempt comes after; None where another reason ended the one before."""
+    """The fault that ended the last attempt; None if it ended for another reason."""
     newest = status.faults[-1] if status.faults else None
     return newest if newest is not None and newest.attempt == status.attempt - 1 else None
 
 
 def stage_reached(status: TrainingJobStatus, stage: Stage) -> bool:
-    """Returns whether the newest fault's timeline has this stage; true if there is nowhere to write it."""
+    """Returns whether the newest fault's timeline has this stage; true if there is no timeline."""
     timeline = status.faults[-1].timeline if status.faults else None
     return timeline is None or getattr(timeline, stage) is not None
 
@@ -149,9 +152,10 @@ def with_stage(status: TrainingJobStatus, stage: Stage, now: float) -> TrainingJ
 
 
 def shortened(text: str, limit: int = _MESSAGE_CHARS) -> str:
-    """At most `limit` characters, the middle left out: the first and the last lines say most.
+    """Shorten a text to `limit` characters. The middle is left out: the first and last lines are the most useful.
 
-    Messages hold lines of ranks, and kubectl shows them as they are: what would act on a terminal is written out.
+    Messages contain output of ranks, and kubectl prints them unchanged. So characters that act on a terminal are
+    escaped.
     """
     text = visible(text)
     if len(text) <= limit:
@@ -161,7 +165,7 @@ def shortened(text: str, limit: int = _MESSAGE_CHARS) -> str:
 
 
 def fitted(status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status within its bound: messages are shortened first, then metrics go, then the oldest faults."""
+    """Reduce a status that is too large: shorten messages, then drop metrics, then the oldest faults."""
     for limit in (_MESSAGE_CHARS, 512, 256, 128):
         status = replace(
             status,

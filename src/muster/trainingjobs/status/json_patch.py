@@ -1,4 +1,4 @@
-"""Merge patches (RFC 7386) from one JSON value to another."""
+"""Computes merge patches (RFC 7386) from one JSON value to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of running jobs: kept in memory as it comes, written to status at a pace the API server does not notice."""
+"""Progress of running jobs: stored in memory at once, and written to the status at a limited rate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from muster.api.training_job_status import Progress
 JOB_INTERVAL_S: Final = 1.0
 CLUSTER_WRITES_PER_S: Final = 5.0
 _INTERVALS: Final = 31
-"""Between so many of the newest steps the median is taken."""
+"""Number of the newest steps for the median."""
 
 
 class Pacer:
-    """Hands out moments to write: at least a second apart for one job, and five in a second for all together."""
+    """Limits the writes of progress: one per second for each job, and five per second for all jobs."""
 
     def __init__(self, job_interval_s: float = JOB_INTERVAL_S, writes_per_s: float = CLUSTER_WRITES_PER_S) -> None:
-        """Start with a free budget."""
+        """Create the limiter with its whole budget."""
         self._job_interval_s = job_interval_s
         self._gap_s = 1.0 / writes_per_s
         self._free_at = 0.0
@@ -27,7 +27,7 @@ class Pacer:
         self._reserved: dict[str, float] = {}
 
     def want(self, key: str, now: float) -> float:
-        """Reserve a moment for the job's next write, once; returns the seconds until then."""
+        """Reserve the time of the job's next write, if none is reserved. Returns the seconds until then."""
         if key not in self._reserved:
             moment = max(now, self._last.get(key, 0.0) + self._job_interval_s, self._free_at)
             self._free_at = moment + self._gap_s
@@ -39,11 +39,14 @@ class Pacer:
         return key in self._reserved and now >= self._reserved[key]
 
     def moment(self, key: str) -> float | None:
-        """The job's moment, where one is reserved; who has looked at the job before then must come back for it."""
+        """The reserved time of the job's write; None without one.
+
+        An earlier reconcile must schedule another one for then.
+        """
         return self._reserved.get(key)
 
     def wrote(self, key: str, now: float) -> None:
-        """Something was written, or the moment has come and there was nothing to write."""
+        """End the reservation, after a write or because there was nothing to write."""
         self._reserved.pop(key, None)
         self._last[key] = now
 

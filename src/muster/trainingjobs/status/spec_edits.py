@@ -1,4 +1,4 @@
-"""Edits of an active job's spec that got through: they are ignored, and the condition SpecIgnored names the fields."""
+"""Handles edits of an active job's spec that the API server accepted: ignores them, and reports SpecIgnored."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from muster.trainingjobs.snapshot import JobSnapshot, Refusal
 from muster.trainingjobs.status import builder
 
 _HELD_S: Final = 3600.0
-"""Nothing happens by then: the job is looked at again when its spec changes."""
+"""Long pause: the next event is a change of the spec."""
 
 
 def said(snapshot: JobSnapshot, spec: Effective, now: float) -> list[Action]:
-    """Write the condition where it does not say so yet, and take it back once the spec is restored."""
+    """Write the condition SpecIgnored, or remove it when the spec is restored."""
     job = snapshot.job
     fields = sorted((*spec.ignored, *spec.lost))
     holds, message = bool(fields), changed_text(spec) if fields else "the spec is the one that the job runs by"
@@ -33,7 +33,7 @@ def said(snapshot: JobSnapshot, spec: Effective, now: float) -> list[Action]:
 
 
 def held(snapshot: JobSnapshot, spec: Effective, now: float) -> JobSnapshot:
-    """The snapshot in which no pod can be created while it is not known what the pods of this job are made from."""
+    """Return a snapshot that creates no pods if the values needed for the pods are not known."""
     if not spec.lost:
         return snapshot
     return replace(snapshot, refusal=Refusal("SpecChanged", changed_text(spec), now + _HELD_S))

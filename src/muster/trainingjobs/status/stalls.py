@@ -1,9 +1,10 @@
-"""Stalls: an attempt that runs and reports nothing, and ranks whose process does not run.
+"""Detects stalls: a running attempt that does not report, and ranks whose process does not run.
 
-Only what a program reported is judged. Time counts while the controller could have heard a report: it leads, keeps up,
-and talks to every supervisor of the attempt. After an interruption a report may still be on its way, so time counts
-again a little later. So an outage, a partition or a paused machine delays the verdict and never causes one. The length
-is counted in seconds and kept in the status now and then: a new leader continues from there, whatever its clock says.
+Only reports of the program count. Time counts only while the controller could receive a report: it leads, is not
+overloaded, and is in contact with every supervisor of the attempt. After an interruption a report may be delayed, so
+time counts again a little later. So an outage, a partition or a paused machine delays a stall and never causes one. The
+time is counted in seconds and written to the status at intervals. A new leader continues from there, even if its clock
+differs.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ from muster.trainingjobs.snapshot import JobSnapshot, Watched
 from muster.trainingjobs.status import builder
 
 SETTLE_S: Final = 45.0
-"""After an interruption a report is here within this: the SDK tries again every 15 s, each try takes at most 15 s."""
+"""After an interruption a report arrives within this time: the SDK retries every 15 s, and each try takes at most 15
+s.
+"""
 STACKS_S: Final = 5.0
-"""Between a stall and the end of its attempt supervisors collect the stacks of their ranks."""
+"""Time for supervisors to collect stacks between a stall and the end of its attempt."""
 _PARTS: Final = 4
-"""The length is written this often on the way to the limit."""
+"""How many times the length is written before the limit."""
 _LOOK_S: Final = 10.0
 _PAUSE_S: Final = 15.0
-"""A process that was too slow for so long has let requests of the SDK time out."""
+"""If this process was too slow for this long, requests of the SDK have timed out."""
 _TRACE_LINES: Final = 8
 _TRACE_CHARS: Final = 900
 _STATES: Final = ("stopped", "zombie", "gone")
 
 
 def watched(old: Watched | None, snapshot: JobSnapshot, slots: Sequence[Slot], now: float) -> Watched | None:
-    """Counts for how long the running attempt has reported nothing, continuing from `old`."""
+    """Count how long the running attempt has not reported, continuing from `old`."""
     status = snapshot.job.status
     if status.phase != "Running":
         return None
@@ -62,7 +65,7 @@ def watched(old: Watched | None, snapshot: JobSnapshot, slots: Sequence[Slot], n
 
 
 def newest(snapshot: JobSnapshot) -> Progress | None:
-    """The newest report of the current attempt: heard by this process, or by an earlier leader."""
+    """The newest report of the current attempt, received by this process or by an earlier leader."""
     status = snapshot.job.status
     if snapshot.progress is not None:
         return snapshot.progress
@@ -70,7 +73,7 @@ def newest(snapshot: JobSnapshot) -> Progress | None:
 
 
 def limit_s(spec: TrainingJobSpec, progress: Progress | None) -> float | None:
-    """Returns for how long the attempt may report nothing; None if it is not judged."""
+    """Returns the longest time without a report; None if the attempt has no limit."""
     stall = spec.stall or StallSpec()
     if progress is None:
         return stall.first_step_seconds
@@ -84,13 +87,13 @@ def is_stalled(job: TrainingJob) -> bool:
 
 
 def tend(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list[Action]:
-    """Write what changed: ranks that do not run, a stall that begins or ends, the length so far."""
+    """Write changes: ranks that do not run, the begin or end of a stall, the length so far."""
     part = taking_part(snapshot, slots)
     return _idle_ranks(snapshot, part) or _stall(snapshot, slots, part, clock)
 
 
 def _listens(snapshot: JobSnapshot, slots: Sequence[Slot], now: float) -> bool:
-    """Returns whether this process hears the supervisors of all slots."""
+    """Returns whether this process is in contact with the supervisors of all slots."""
     return snapshot.contact_trusted and all(
         in_contact(slot, snapshot, now)
         and slot.member is not None
@@ -104,7 +107,7 @@ def _listens(snapshot: JobSnapshot, slots: Sequence[Slot], now: float) -> bool:
 def _idle_ranks(snapshot: JobSnapshot, part: Sequence[Slot]) -> list[Action]:
     job, status = snapshot.job, snapshot.job.status
     if any(slot.member is None for slot in part):
-        return []  # a new leader has not heard everybody yet
+        return []  # not all supervisors have reported to a new leader yet
     found = [
         RankState(rank=each.rank, state=each.state, slot=slot.number, node=slot.node)  # type: ignore[arg-type]
         for slot in part
@@ -190,7 +193,7 @@ def _begun(
 
 
 def _restart(snapshot: JobSnapshot, slots: Sequence[Slot], now: float) -> list[Action]:
-    """End the attempt; the same stall once more is the program's."""
+    """End the attempt. If it stalls at the same step again, the fault is charged to the program."""
     job, stall = snapshot.job, snapshot.job.status.stall
     assert stall is not None
     again = any(fault.rule in STALLED and fault.step == stall.step for fault in job.status.faults[-1:])
@@ -220,7 +223,7 @@ def _ended(snapshot: JobSnapshot, progress: Progress | None) -> list[Action]:
 
 
 def _suspect(snapshot: JobSnapshot, part: Sequence[Slot]) -> tuple[int, str]:
-    """The slot to name, and what is known: ranks that do not run, then a traceback."""
+    """Return the slot to name, and details: ranks that do not run, else a traceback."""
     idle = snapshot.job.status.idle_ranks
     if idle:
         return idle[0].slot, "; ".join(rank_text(each) for each in idle[:4])
@@ -233,7 +236,7 @@ def _suspect(snapshot: JobSnapshot, part: Sequence[Slot]) -> tuple[int, str]:
 
 
 def length(seconds: float) -> str:
-    """A length of time in words: 45 s, 6 min, 2 h."""
+    """Format a length of time: 45 s, 6 min, 2 h."""
     for unit_s, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Turns the stages of a restart in a job's status, and the writes counted meanwhile, into metrics."""
+"""Converts the stages of a restart in a job's status, and the number of status writes, to metrics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ _STAGES: Final = ("detected", "stopped", "backoff", "placed", "ready", "running"
 
 
 class RestartLedger:
-    """Observes each restart once, when it is useful again. Memory only: a restart across controllers is not counted."""
+    """Observes each restart once, when the job is useful again.
+
+    If the controller changes during a restart, it is not counted.
+    """
 
     def __init__(self, metrics: TrainingJobMetrics) -> None:
-        """Nothing observed yet."""
+        """Create an empty ledger."""
         self._metrics = metrics
         self._writes: dict[str, int] = {}
 
     def wrote(self, job_uid: str, reason: Reason, status: TrainingJobStatus) -> None:
-        """A status was written."""
+        """Record a write of the status."""
         if reason == "Restarting":
             fault = status.faults[-1]
             self._metrics.faults.labels(fault.cause, fault.rule).inc()
@@ -35,7 +38,7 @@ class RestartLedger:
             self._writes.pop(job_uid, None)
 
     def forget(self, job_uid: str) -> None:
-        """The job is gone."""
+        """Forget a deleted job."""
         self._writes.pop(job_uid, None)
 
     def _observe(self, job_uid: str, status: TrainingJobStatus) -> None:
