@@ -74,7 +74,7 @@ def _which(counts: Counts) -> str:
 def _count_for(asked: int, replicas: int, counts: Counts) -> int | None:
     """Return the GPU count of the gang's nodes. None: any count (no GPUs requested, or no node has enough).
 
-    It is the smallest count of which there are enough nodes, so that few GPUs stay idle. Otherwise it is the most
+    It is the smallest count that enough nodes have, so that few GPUs stay idle. Otherwise it is the most
     frequent count.
     """
     serving = sorted(count for count in counts if count >= asked) if asked else []

@@ -27,7 +27,7 @@ class Pacer:
         self._reserved: dict[str, float] = {}
 
     def want(self, key: str, now: float) -> float:
-        """Reserve the time of the job's next write, if none is reserved. Returns the seconds until then."""
+        """Reserve the time of the job's next write, unless it is reserved already. Returns the seconds until then."""
         if key not in self._reserved:
             moment = max(now, self._last.get(key, 0.0) + self._job_interval_s, self._free_at)
             self._free_at = moment + self._gap_s
