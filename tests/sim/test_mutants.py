@@ -11,6 +11,7 @@ from fuzz.scenario import scenario
 from tests.sim.mutants import MUTANTS
 
 CATCHES = {
+    "drop_the_reservation": 27,
     "forget_the_fence": 66,
     "forget_the_deadline": 13,
     "release_without_removing": 13,
