@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 
 WATCH_TIMEOUT_S = 300.0
 STALL_S = 90.0
-"""Longer than the minute between a kube-apiserver's bookmarks (storage/cacher, defaultBookmarkFrequency)."""
+"""Must be longer than a minute, the interval of kube-apiserver's bookmarks (storage/cacher,
+defaultBookmarkFrequency).
+"""
 RELIST_JITTER_S = 1.0
 _BACKOFF_BASE_S = 0.2
 _BACKOFF_MAX_S = 30.0
@@ -51,26 +53,26 @@ class _Newcomers(Generic[T]):
 
 
 class Informer(Generic[T]):
-    """Objects of one kind, kept up to date while `run` runs.
+    """A cache of the objects of one kind. `run` keeps it up to date.
 
     Args:
         client: the API server.
-        kind: what to follow.
+        kind: the kind of the objects.
         namespace: one namespace, or None for all.
         label_selector: as in the API.
         field_selector: as in the API.
-        indexes: name -> function from an object to the values it is found under.
-        transform: applied to each object first of all, to drop what is not needed.
-        stored: applied to an object once handlers have heard of it, to what stays in the store: for handlers that keep
-            what they need themselves. Indexes and `old` see what is stored.
-        page: objects a page of the list.
-        watch_list: take the first list from the watch itself (sendInitialEvents) where the server can.
-        watch_timeout_s: the server ends a watch after this to twice this long; then it is resumed.
-        stall_s: reconnect when nothing at all has arrived for this long.
-        relist_jitter_s: after 410, up to this long passes before the new list: many informers fail at the same moment.
+        indexes: name -> function that returns the index values of an object.
+        transform: applied to each received object, to drop unneeded fields.
+        stored: reduces an object before it is stored. Handlers get the whole object as `new`; indexes and `old` see the
+            reduced one.
+        page: number of objects in a page of the list.
+        watch_list: get the first list from the watch itself (sendInitialEvents), if the server supports it.
+        watch_timeout_s: the server ends a watch after this time to twice this time. The informer then resumes it.
+        stall_s: the informer reconnects if no data has arrived for this long.
+        relist_jitter_s: longest pause before a new list after 410, because many informers fail at the same moment.
         progress: marked at each event, bookmark and list, under `informer/<resource>`.
         rng: source of jitter.
-        metrics: where events, lists and breaks are counted.
+        metrics: counts events, lists and broken watches.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Informer(Generic[T]):
         self.namespace = namespace
         self.name = f"informer/{kind.RESOURCE.plural}"
         self.last_error: Exception | None = None
-        """Why the cache cannot be brought up to date right now; None while all is well."""
+        """The present error of the watch or list; None without an error."""
         self._client = client
         self._label_selector = label_selector
         self._field_selector = field_selector
@@ -162,7 +164,7 @@ class Informer(Generic[T]):
         return self._cache.indexes[name].get(value, {})
 
     def add_index(self, name: str, function: IndexFunction[T]) -> None:
-        """Add an index over what is and will be in the store. Raises ValueError when the name is taken."""
+        """Add an index over present and future objects. Raises ValueError if the name is taken."""
         self._cache.add_index(name, function)
 
     def remove_index(self, name: str) -> None:
@@ -170,7 +172,7 @@ class Informer(Generic[T]):
         self._cache.remove_index(name)
 
     def add_handler(self, handler: Handler[T]) -> None:
-        """Call `handler` for every change from now on, and first for every object already in the store.
+        """Call `handler` for every object in the store, and then for every change.
 
         If objects are `stored` in another form, it gets that form of those already there; `join` gets them whole.
         """
@@ -202,7 +204,7 @@ class Informer(Generic[T]):
             self._cache.remove_handler(handler)
 
     async def wait_synced(self, timeout_s: float) -> None:
-        """Wait for the first complete list. Raises TimeoutError saying what stands in the way."""
+        """Wait for the first complete list. Raises TimeoutError with the present error."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.has_synced:
@@ -228,7 +230,7 @@ class Informer(Generic[T]):
         self._wake.set()
 
     def hurry(self) -> None:
-        """Ends a retry pause at once; to be called when another client has reached the API server again."""
+        """End a retry pause at once, because another client has reached the API server again."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -297,7 +299,10 @@ class Informer(Generic[T]):
                     self._apply(event)
 
     async def _list(self) -> None:
-        """List consistently (no resourceVersion), in pages of one snapshot; without pages where that expires."""
+        """List consistently (no resourceVersion), in pages of one snapshot.
+
+        If the snapshot expires, list without pages.
+        """
         self._listing_from = asyncio.get_running_loop().time()
         try:
             try:
@@ -373,7 +378,7 @@ class Informer(Generic[T]):
         self._moved()
 
     def _replace(self, fresh: dict[str, T], version: str) -> None:
-        """Take a complete list."""
+        """Replace the content by a complete list."""
         assert self._listing_from is not None
         began = self._listing_from
         joining = [each for each in self._newcomers if each.since <= began]

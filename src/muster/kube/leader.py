@@ -1,9 +1,9 @@
 """Elects one leader by a Lease (the protocol of client-go's leaderelection).
 
-A Lease is not a fence: a request of the old leader may still be on its way when the new one starts. So a leader asks
-immediately before each write whether it still leads (`LeaderElector.fence`). Each term holds the latest time at which
-the previous holder can have started a request; a new leader waits that out before it acts. A leader that stops in an
-orderly way releases the lease. If a write of it may still be on its way, the lease names it for one more second.
+A Lease is not a fence: requests of the old leader may still be in flight when the new one starts. So a leader checks
+immediately before each write that it still leads (`LeaderElector.fence`). Each term has the latest time at which the
+previous holder can have started a request. A new leader waits until such requests have ended. A leader that stops
+normally releases the lease. If one of its writes may still be in flight, the lease names it for one more second.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Term:
 
     Attributes:
         acquired_at: when this process got the lease.
-        previous_holder: the holder before, which may be this process itself. Its requests from a lost term
-        may still be on their way. Empty if there was none, or if it released the lease properly.
+        previous_holder: the last holder, which may be this process itself. Its requests may still be in flight. Empty
+            if there was none, or if it released the lease.
         previous_deadline: the latest moment at which the previous holder can have started a request.
         transitions: how often the lease changed hands: grows with each term.
     """
@@ -52,7 +52,7 @@ class Term:
     transitions: int
 
     def fenced_at(self, fence_s: float) -> float:
-        """Return since when no request of the previous holder can take effect any more: `fence_s` after it stopped."""
+        """Return from when on no request of the previous holder can take effect: `fence_s` after it stopped."""
         return max(self.acquired_at, self.previous_deadline + fence_s) if self.previous_holder else self.acquired_at
 
     async def outwait(self, fence_s: float, who: str) -> None:
@@ -64,20 +64,20 @@ class Term:
 
 
 class LeaderElector:
-    """Competes for a lease while `run` runs.
+    """Competes for a lease. `run` does the work.
 
     Args:
         client: the API server.
         name: the lease.
         namespace: its namespace.
-        identity: who we are; must differ between processes, also between two runs of one.
-        lease_duration_s: others wait this long after our last renewal (by their own clock) before they take over.
-        renew_deadline_s: we stop leading when we could not renew for this long.
+        identity: name of this process. It must be unique, also among restarts of a process.
+        lease_duration_s: others take over this long after our last renewal, by their own clocks.
+        renew_deadline_s: this process stops leading if it could not renew the lease for this long.
         retry_period_s: pause between attempts.
-        annotations: what the lease says of its holder; an empty value takes one away that an earlier holder left.
-        clock: seconds since the epoch, for what the lease says; deadlines are the event loop's.
+        annotations: annotations of the lease about its holder; an empty value removes an earlier holder's annotation.
+        clock: seconds since the epoch, for times in the lease. Deadlines use the event loop's clock.
         rng: source of jitter.
-        metrics: where leading is shown.
+        metrics: shows whether this process leads.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class LeaderElector:
 
     @property
     def leading(self) -> bool:
-        """Returns whether this process may act now; false at the renew deadline, even before `lost` is set."""
-        # Not the loop's time: uvloop reads that once an iteration, and the process may have been stopped since.
+        """Returns whether this process may act now. It is false at the renew deadline, even before `lost` is set."""
+        # Not the loop's time: uvloop reads it once per iteration, and the process may have been stopped since then.
         return self._term is not None and time.monotonic() < self._renewed_at + self._renew_deadline_s
 
     @property
     def term(self) -> Term | None:
-        """The current time of leading, or None."""
+        """The current term, or None."""
         return self._term if self.leading else None
 
     @property
@@ -139,13 +139,13 @@ class LeaderElector:
     def fence(self, client: Client) -> Client:
         """Return a client that sends no write unless this process still leads at that moment.
 
-        A process that was stopped and wakes would otherwise send what it decided long ago, before it sees that its
-        term is over.
+        Otherwise a process that was stopped and continues could send an old decision before it notices that its term
+        has ended.
         """
         return client.fenced(lambda: self.leading)
 
     async def while_leading(self, work: Callable[[Term], Coroutine[Any, Any, None]], name: str) -> None:
-        """Runs `work` in each term and cancels it when the term is over, until cancelled.
+        """Run `work` in each term, and cancel it at the end of the term. Never returns.
 
         An error in `work` ends this call as well.
         """
@@ -167,7 +167,7 @@ class LeaderElector:
                 await asyncio.gather(term, lost, return_exceptions=True)
 
     async def run(self) -> None:
-        """Compete until cancelled, then release the lease. Several terms may begin and end meanwhile."""
+        """Compete until cancelled, then release the lease. There can be several terms."""
         try:
             while True:
                 await self._until_acquired()
@@ -240,14 +240,14 @@ class LeaderElector:
         return True
 
     async def _renew(self) -> bool:
-        """Renew; whether we still hold the lease. Raises ApiError where that is unknown."""
+        """Renew the lease. Returns whether we still hold it. Raises ApiError if that is unknown."""
         assert self._observed is not None
         started = self._now()
         spec = msgspec.structs.replace(self._observed.spec, renew_time=self._now_utc())
         try:
             self._observe(await self._client.replace(msgspec.structs.replace(self._observed, spec=spec)))
         except (Conflict, NotFound):
-            # Another write came first: perhaps our own, if its answer was lost; then the lease is still ours.
+            # Another write came first. It may have been our own with a lost answer: then the lease is still ours.
             try:
                 self._observe(await self._client.get(Lease, self.name, self._namespace))
             except NotFound:
@@ -258,7 +258,10 @@ class LeaderElector:
         return True
 
     async def _release(self) -> None:
-        """Give the lease up, so that the next leader need not wait for it. A renewal cut short may have moved it on."""
+        """Release the lease, so that the next leader does not have to wait.
+
+        A cancelled renewal may have changed its version.
+        """
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 while not await self._released():
@@ -270,7 +273,7 @@ class LeaderElector:
         lease = await self._client.get(Lease, self.name, self._namespace)
         if lease.spec.holder_identity != self.identity:
             return True
-        # The next leader then waits for our requests, as after a crash, but not for the lease.
+        # The next leader then waits for our requests, as after a crash, but not for the lease to expire.
         holder = self.identity if self._client.may_be_writing(self._lease_duration_s) else None
         spec = msgspec.structs.replace(
             lease.spec, holder_identity=holder, lease_duration_seconds=1, renew_time=self._now_utc()
@@ -303,7 +306,7 @@ class LeaderElector:
 
     def _begin_term(self, started: float, previous_holder: str, previous_deadline: float) -> None:
         assert self._observed is not None
-        # Counted from before the request: the lease is never shorter than we believe.
+        # Measured before the request, so that the lease is never shorter than we assume.
         self._renewed_at = started
         self._term = Term(self._now(), previous_holder, previous_deadline, self._observed.spec.lease_transitions or 0)
         log.info("leading: %s holds the lease %s", self.identity, self.name)

@@ -10,7 +10,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class KubeMetrics:
-    """Counters of one registry. Get them with `kube_metrics`, which makes them once for each registry."""
+    """Metrics of one registry. Get them with `kube_metrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -36,17 +36,19 @@ class KubeMetrics:
         )
         self.informer_breaks = Counter(
             "muster_informer_breaks_total",
-            "Watches that ended other than by their own timeout.",
+            "Watches that ended before their timeout.",
             ["resource", "why"],
             registry=registry,
         )
         self.informer_age = Gauge(
             "muster_informer_last_progress_seconds",
-            "Seconds since an event, bookmark or list.",
+            "Seconds since the last event, bookmark or list.",
             ["resource"],
             registry=registry,
         )
-        self.queue_depth = Gauge("muster_queue_depth", "Keys ready to be worked on.", ["controller"], registry=registry)
+        self.queue_depth = Gauge(
+            "muster_queue_depth", "Keys that wait for a worker.", ["controller"], registry=registry
+        )
         self.queue_oldest = Gauge(
             "muster_queue_oldest_seconds",
             "How long the longest-waiting key has waited.",
@@ -64,9 +66,7 @@ class KubeMetrics:
             "muster_reconcile_errors_total", "Reconciles that raised.", ["controller", "error"], registry=registry
         )
         self.leading = Gauge("muster_leader", "1 while this process leads.", ["lease"], registry=registry)
-        self.events = Counter(
-            "muster_events_total", "Kubernetes events, by what became of them.", ["outcome"], registry=registry
-        )
+        self.events = Counter("muster_events_total", "Kubernetes Events by outcome.", ["outcome"], registry=registry)
 
 
 _made: weakref.WeakKeyDictionary[CollectorRegistry, KubeMetrics] = weakref.WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""The loop of a controller that plans for the whole cluster: wait for the fence, fill the caches, then plan on changes.
+"""The loop of a controller that plans for the whole cluster: wait for the fence, fill the caches, plan after changes.
 
 Controllers that reconcile one key at a time use `Controller` instead.
 """
@@ -48,10 +48,10 @@ class PlanLoop:
 
     Args:
         name: the controller, in logs and progress marks.
-        fence_s: how long after the previous leader stopped a request of it may still take effect.
+        fence_s: how long a request of the previous leader may still take effect after that leader stopped.
         stall_s: how long a plan may take, its execution included, before liveness fails.
         progress: marked at each plan.
-        changed: set by others that start a plan; an event of its own by default.
+        changed: an event that starts a plan when it is set; by default a new one.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PlanLoop:
         """The event loop's time since when no request of an earlier leader can take effect."""
 
     def wake(self, changed: bool = True) -> None:
-        """Plan again soon, if something `changed`."""
+        """Start a plan soon, if `changed` is true."""
         if changed:
             self._changed.set()
 
@@ -111,7 +111,7 @@ class PlanLoop:
 
 
 async def complete(name: str, *informers: Informer[Any] | SharedInformer[Any]) -> None:
-    """Wait until each informer has its first list, without a limit: one unreadable cache must not stop others.
+    """Wait until each informer has its first list. There is no limit: one unreadable cache must not stop others.
 
     `name` is the controller that waits.
     """

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Records when each loop last made progress, and by when it must again.
+    """Records when each loop last made progress, and the deadline of its next mark.
 
-    Deadlines are measured on a monotonic clock, so a step of the wall clock neither kills nor hides a stall.
+    Deadlines use a monotonic clock, so that a change of the wall clock neither causes nor hides a stall.
 
     Args:
         clock: monotonic seconds.
-        registry: where the age of each mark is exported; None exports nothing.
+        registry: receives a metric with the age of each mark; None: no metric.
     """
 
     def __init__(
@@ -27,14 +27,14 @@ class Progress:
         self._marks: dict[str, tuple[float, float]] = {}
         self._gauge: Gauge | None = None
         if registry is not None:
-            from prometheus_client import Gauge  # a node's agent has no memory to spare for it
+            from prometheus_client import Gauge  # imported only if needed: the agent saves its memory
 
             self._gauge = Gauge(
                 "muster_progress_age_seconds", "Seconds since a loop last made progress.", ["loop"], registry=registry
             )
 
     def expect(self, name: str, deadline_s: float) -> None:
-        """Require a mark for `name` at least every `deadline_s` seconds, from now on."""
+        """Require a mark for `name` at least every `deadline_s` seconds."""
         self._marks[name] = (self._clock(), deadline_s)
         if self._gauge is not None:
             self._gauge.labels(name).set_function(lambda: self.age_s(name))
@@ -46,7 +46,7 @@ class Progress:
             self._marks[name] = (self._clock(), known[1])
 
     def drop(self, name: str) -> None:
-        """Stop expecting anything of `name`: it ended as it should."""
+        """Stop requiring marks of `name`, because it ended normally."""
         if self._marks.pop(name, None) is not None and self._gauge is not None:
             self._gauge.remove(name)
 

@@ -32,14 +32,14 @@ class Outcome(StrEnum):
 
     WRITTEN = "Written"
     UNCHANGED = "Unchanged"
-    """The node was as wanted already: nothing was written."""
+    """The node had the wanted state already, so nothing was written."""
     DECLINED = "Declined"
-    """The node as it is now is not to be changed after all."""
+    """The node must not be changed in its present state."""
     GONE = "Gone"
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The outcome, and the node as the API server has it afterwards; None where it is gone."""
+    """The outcome, and the node at the API server afterwards; None if the node is gone."""
 
     outcome: Outcome
     node: Node | None
@@ -50,8 +50,8 @@ class TaintWriter:
 
     Args:
         client: the API server.
-        owns: the taints this writer may put or drop; all others it leaves as they are.
-        field_manager: who writes, in the node's managedFields.
+        owns: the taints that this writer may set or remove. It never changes other taints.
+        field_manager: name of the writer in the node's managedFields.
         rng: source of jitter.
     """
 
@@ -66,15 +66,15 @@ class TaintWriter:
     async def write(
         self, name: str, wanted: Callable[[Node], NodeChange | None], *, known: Node | None = None
     ) -> Written:
-        """Bring a node to what `wanted` says of it as it is; read and asked again whenever others wrote meanwhile.
+        """Apply the change that `wanted` returns for the node. After a conflict, read the node and call `wanted` again.
 
         Args:
-            name: of the node.
-            wanted: from the node as read to the change; None where it is to be left alone.
-            known: the node as a cache has it, which saves a request where that is still current.
+            name: name of the node.
+            wanted: returns the change for a node; None to leave the node unchanged.
+            known: the node from a cache. If it is current, no read is needed.
 
         Raises:
-            ApiError: the write was refused; Conflict where others wrote first every time.
+            ApiError: the write was refused; Conflict if another writer was first at each try.
             ValueError: a taint that this writer does not own.
         """
         node = known
@@ -103,7 +103,7 @@ class TaintWriter:
         return await self._client.patch(Node, name, patch, content_type=MERGE_PATCH, field_manager=self._field_manager)
 
     def _patch(self, node: Node, change: NodeChange) -> dict[str, Any] | None:
-        """The merge patch, with the precondition; None where the node is as wanted."""
+        """Return the merge patch with its precondition; None if the node has the wanted state."""
         meta: dict[str, Any] = {}
         for section, there, asked in (
             ("labels", node.metadata.labels, change.labels),
@@ -118,7 +118,7 @@ class TaintWriter:
             patch["spec"] = {"taints": [to_dict(taint) for taint in taints] or None}
         if not (patch or meta):
             return None
-        # The UID as well: a node of the same name may have been made since.
+        # with the UID, because a node of the same name may have been created since
         return {**patch, "metadata": {**meta, "resourceVersion": node.metadata.resource_version, "uid": node.uid}}
 
     def _taints(self, there: tuple[Taint, ...], change: NodeChange) -> tuple[Taint, ...]:

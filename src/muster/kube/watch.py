@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
 _CHANGES = (ADDED, MODIFIED, DELETED)
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
-"""Annotation of the bookmark that ends the first list of a watch with sendInitialEvents (KEP-3157)."""
+"""Annotation of the bookmark after the initial list of a watch with sendInitialEvents (KEP-3157)."""
 
 
 class WatchEvent(KubeStruct, Generic[T]):
-    """ADDED, MODIFIED, DELETED, or BOOKMARK, whose `object` holds metadata only (it is a KubeObject, not a T)."""
+    """ADDED, MODIFIED, DELETED or BOOKMARK. The `object` of a BOOKMARK is a KubeObject with metadata only."""
 
     type: str
     object: T
@@ -60,7 +60,7 @@ class WatchDecoder(Generic[T]):
         try:
             event = cast("WatchEvent[T]", self._decode(line))
         except msgspec.ValidationError:
-            # A bookmark's empty spec and an error's Status need not have the shape of T.
+            # The spec of a bookmark is empty, and an ERROR event has a Status, so neither can be decoded as T.
             envelope = _envelope.decode(line)
             if envelope.type in _CHANGES:
                 raise

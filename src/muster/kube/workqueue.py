@@ -1,4 +1,4 @@
-"""A queue of keys for reconcilers, "stingy" like client-go's: a key waits once, and never runs twice at once."""
+"""A queue of keys for reconcilers, like client-go's: a key waits at most once and has at most one worker."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueueShutDown(Exception):
-    """`get` after `shut_down`: there will be no more keys."""
+    """Raised by `get` after `shut_down`, when the queue is empty."""
 
 
 class WorkQueue(Generic[K]):
-    """Keys to work on. Use from one event loop.
+    """Keys that wait for workers. Use it from one event loop.
 
-    A key added while it is being worked on is handed out again only after `done`. Failures back off per key from
-    `base_delay_s`, doubling up to `max_delay_s`, with full jitter from half the delay upwards.
+    If a key is added while a worker has it, it waits until `done`. After failures a key waits for `base_delay_s`,
+    doubled each time up to `max_delay_s`, with jitter between half the delay and the whole delay.
 
     Args:
         base_delay_s: delay after a key's first failure.
-        max_delay_s: bound on that delay.
+        max_delay_s: largest delay.
         rng: source of jitter.
-        clock: seconds, monotonic; the running loop's time by default, so that virtual time works.
+        clock: monotonic seconds; by default the running loop's time, which may be virtual.
     """
 
     def __init__(
@@ -56,21 +56,21 @@ class WorkQueue(Generic[K]):
         self._shut_down = False
 
     def __len__(self) -> int:
-        """Keys ready to be worked on, not those that wait for their time."""
+        """The number of keys that are ready for a worker."""
         return len(self._ready)
 
     @property
     def running(self) -> int:
-        """Keys handed out and not done."""
+        """The number of keys that workers have."""
         return len(self._running)
 
     @property
     def delayed(self) -> int:
-        """Keys that wait for their time."""
+        """The number of keys with a delay."""
         return len(self._due)
 
     def add(self, key: K) -> None:
-        """Hand `key` out as soon as a worker is free. Does nothing when it waits already, or after `shut_down`."""
+        """Queue `key` for the next free worker. Does nothing if it waits already, or after `shut_down`."""
         if self._shut_down or key in self._queued:
             return
         self._due.pop(key, None)
@@ -82,7 +82,7 @@ class WorkQueue(Generic[K]):
         self._wake_one()
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Add `key` in `delay_s` seconds; an earlier time already set for it stands."""
+        """Add `key` after `delay_s` seconds. If an earlier time is set already, that time is kept."""
         if delay_s <= 0:
             self.add(key)
             return
@@ -113,7 +113,7 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """Wait for a key and take it; call `done` afterwards. Raises WorkQueueShutDown when there will be no more."""
+        """Wait for a key and take it. Call `done` afterwards. Raises WorkQueueShutDown after `shut_down`."""
         while not self._ready:
             if self._shut_down:
                 raise WorkQueueShutDown
@@ -123,7 +123,7 @@ class WorkQueue(Generic[K]):
                 await waiter
             except BaseException:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_one()  # this wake-up was ours and goes unused
+                    self._wake_one()  # pass this wake-up on, because this caller was cancelled
                 else:
                     with contextlib.suppress(ValueError):
                         self._getters.remove(waiter)
@@ -134,14 +134,14 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Say that the work on `key` ended; it is handed out again if it was added meanwhile."""
+        """End the work on `key`. If the key was added in the meantime, it is queued again."""
         self._running.discard(key)
         if key in self._again:
             self._again.discard(key)
             self.add(key)
 
     def shut_down(self) -> None:
-        """Take no more keys; `get` still hands out those that are ready, then raises."""
+        """Accept no more keys. `get` returns the keys that are ready, and then raises."""
         self._shut_down = True
         self._again.clear()
         self._due.clear()
@@ -167,7 +167,7 @@ class WorkQueue(Generic[K]):
             self._timer.cancel()
             self._timer = None
         while self._later and self._due.get(self._later[0][2]) != self._later[0][0]:
-            heapq.heappop(self._later)  # superseded by an earlier time, or added meanwhile
+            heapq.heappop(self._later)  # an earlier time was set, or the key was added in the meantime
         if self._later:
             delay_s = max(0.0, self._later[0][0] - self._now())
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._promote)
@@ -178,6 +178,6 @@ class WorkQueue(Generic[K]):
         while self._later and self._later[0][0] <= now:
             when, _, key = heapq.heappop(self._later)
             if self._due.get(key) == when:
-                del self._due[key]  # also where it waits already: a time that has passed must not stand for later ones
+                del self._due[key]  # also if the key waits already: a past time must not replace later ones
                 self.add(key)
         self._arm()

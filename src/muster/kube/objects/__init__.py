@@ -1,1 +1,1 @@
-"""Kubernetes objects as typed structs: the fields that Muster reads or writes, quantities, selectors and taints."""
+"""Kubernetes objects as typed structs with the fields that Muster uses; quantities, selectors and taints."""

@@ -16,7 +16,7 @@ class LabelSelectorRequirement(KubeStruct):
 
 
 class LabelSelector(KubeStruct):
-    """metav1.LabelSelector: everything listed must hold; empty matches everything."""
+    """metav1.LabelSelector: all requirements must hold; an empty one matches every object."""
 
     match_labels: dict[str, str] = msgspec.field(default_factory=dict)
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
@@ -44,7 +44,7 @@ class NodeSelector(KubeStruct):
 
 
 class PreferredSchedulingTerm(KubeStruct):
-    """A wish about the node, with its weight (1-100)."""
+    """A preference about the node, with its weight (1-100)."""
 
     weight: int
     preference: NodeSelectorTerm
@@ -69,7 +69,7 @@ class PodAffinityTerm(KubeStruct):
 
 
 class WeightedPodAffinityTerm(KubeStruct):
-    """A wish about other pods, with its weight (1-100)."""
+    """A preference about other pods, with its weight (1-100)."""
 
     weight: int
     pod_affinity_term: PodAffinityTerm

@@ -1,4 +1,4 @@
-"""StatefulSets and Deployments, as far as we need them: how many pods they are to have."""
+"""StatefulSets and Deployments: only the number of their pods."""
 
 from __future__ import annotations
 

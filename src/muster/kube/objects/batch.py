@@ -1,4 +1,4 @@
-"""Jobs, as far as scheduling their pods together needs them."""
+"""Jobs: only the fields that gang scheduling needs."""
 
 from __future__ import annotations
 

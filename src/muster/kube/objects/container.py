@@ -1,4 +1,4 @@
-"""Containers of a pod: environment, probes, resources, and what became of them."""
+"""Containers of a pod: environment, probes, resources and status."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class GRPCAction(KubeStruct):
 
 
 class SleepAction(KubeStruct):
-    """Waits."""
+    """Sleeps for a number of seconds."""
 
     seconds: int
 
@@ -207,20 +207,20 @@ class Container(KubeStruct):
 
 
 class ContainerStateWaiting(KubeStruct):
-    """Not started yet, and why."""
+    """The container has not started; `reason` says why."""
 
     reason: str = ""
     message: str = ""
 
 
 class ContainerStateRunning(KubeStruct):
-    """Running since."""
+    """The container runs since `started_at`."""
 
     started_at: datetime | None = None
 
 
 class ContainerStateTerminated(KubeStruct):
-    """Ended, and how."""
+    """The container ended, with its exit code or signal."""
 
     exit_code: int
     signal: int = 0
@@ -232,7 +232,7 @@ class ContainerStateTerminated(KubeStruct):
 
 
 class ContainerState(KubeStruct):
-    """One of the three is set; without any, the container waits."""
+    """One of the three is set. If none is set, the container is waiting."""
 
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None

@@ -75,7 +75,7 @@ class OwnerReference(KubeStruct):
 
 
 class ObjectMeta(KubeStruct):
-    """metadata, less managedFields."""
+    """metadata, without managedFields."""
 
     name: str = ""
     generate_name: str = ""
@@ -104,7 +104,7 @@ class Condition(KubeStruct):
 
 
 class KubeObject(KubeStruct):
-    """A top-level object. A subclass sets RESOURCE; its apiVersion and kind are written from there, never stored."""
+    """A top-level object. A subclass sets RESOURCE, from which apiVersion and kind are written. They are not stored."""
 
     RESOURCE: ClassVar[Resource]
 
@@ -163,7 +163,7 @@ K = TypeVar("K", bound=KubeObject)
 
 
 def identity(obj: K) -> K:
-    """Return the object less everything but which one it is and at which version; for kinds that need nothing more."""
+    """Return only the identity and the version of the object, for kinds of which nothing else is needed."""
     meta = obj.metadata
     kept = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
     return type(obj)(metadata=kept)
@@ -191,7 +191,7 @@ class Listing(KubeStruct, Generic[K]):
 
     @property
     def resource_version(self) -> str:
-        """The version the list was taken at: what a watch continues from."""
+        """The version of the list, from which a watch continues."""
         return self.metadata.resource_version
 
     @property

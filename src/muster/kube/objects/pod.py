@@ -1,8 +1,8 @@
-"""Pods, full enough to place them, run them and read what became of them.
+"""Pods, with the fields that are needed to place them, run them and read their state.
 
-A struct holds what our code reads. A volume source, an ephemeral container or another field not named here is dropped
-when decoding: fine for a cache, wrong for writing back. Pods of others are only ever patched. A field that may hold a
-constraint on the pod's node must be named here: the scheduler would ignore a dropped constraint without a warning.
+Decoding drops all other fields, such as some volume sources and ephemeral containers. So never write such a pod back:
+patch pods of other writers. A field that may hold a constraint on the pod's node must be named here: the scheduler
+would ignore a dropped constraint without a warning.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct
 
 ALWAYS_ALLOW = "AlwaysAllow"
-"""Pods that are not ready may always be evicted (unhealthyPodEvictionPolicy)."""
+"""With this policy, pods that are not ready may always be evicted (unhealthyPodEvictionPolicy)."""
 
 
 class PodDisruptionBudgetSpec(KubeStruct):
     """The pods that the budget selects.
 
-    The disruption controller writes into the status how many of them must stay.
+    The disruption controller writes into the status how many of these pods must stay.
     """
 
     selector: LabelSelector | None = None

@@ -1,4 +1,4 @@
-"""Kubernetes quantities: `500m`, `1.5Gi`, `2e3`, exactly as apimachinery parses, rounds and writes them.
+"""Kubernetes quantities such as `500m`, `1.5Gi` and `2e3`. They are parsed, rounded and written as by apimachinery.
 
 Rules from k8s.io/apimachinery/pkg/api/resource/quantity.go: nothing finer than a nano (rounded away from zero), binary
 quantities are capped at 2^63-1, integer readings round away from zero.
@@ -28,7 +28,7 @@ class QuantityError(ValueError):
 
 
 def parse_quantity(quantity: QuantityLike) -> int | Fraction:
-    """Return the exact number a quantity stands for; an int where it is whole. Raises QuantityError."""
+    """Return the exact value of a quantity; an int if it is whole. Raises QuantityError."""
     if isinstance(quantity, str):
         return _parse(quantity)[0]
     if isinstance(quantity, float):
@@ -47,14 +47,14 @@ def milli(quantity: QuantityLike) -> int:
 
 
 def format_quantity(value: int | Fraction, *, binary: bool = False) -> str:
-    """Write a number canonically: the largest suffix that leaves a whole mantissa; Ki, Mi, ... when `binary`."""
+    """Write a number in canonical form: the largest suffix with a whole mantissa; Ki, Mi, ... if `binary`."""
     return _format(_to_nano(value), "binary" if binary else "decimal")
 
 
 def canonical_quantity(quantity: QuantityLike, *, finest_exponent: int = -9) -> str:
     """Rewrite a quantity as the API server stores it: same family of suffixes. Raises QuantityError.
 
-    Requests, limits and capacities hold nothing finer than thousandths (SetDefaults_ResourceList): give -3 there.
+    Requests, limits and capacities are rounded to thousandths (SetDefaults_ResourceList): pass -3 for them.
     """
     if isinstance(quantity, Fraction):
         return format_quantity(quantity)
@@ -67,9 +67,9 @@ def canonical_quantity(quantity: QuantityLike, *, finest_exponent: int = -9) -> 
 
 
 def _stands_as_written(text: str, finest_exponent: int) -> bool:
-    """Returns whether the API server keeps the text.
+    """Returns whether the API server stores the text unchanged.
 
-    Its parser accepts some forms that are not canonical, as `1.234k`.
+    Its parser keeps some forms that are not canonical, such as `1.234k`.
     """
     match = _FORM.fullmatch(text)
     assert match is not None

@@ -19,7 +19,7 @@ PODS = "pods"
 
 
 class AskingContainer(Protocol):
-    """A container, as far as it asks for resources."""
+    """The part of a container that requests resources."""
 
     @property
     def resources(self) -> ResourceRequirements | None:
@@ -31,7 +31,7 @@ class AskingContainer(Protocol):
 
 
 class AskingPod(Protocol):
-    """A pod's spec, as far as it asks for resources; also for the whole pod where it has a field `resources`."""
+    """The part of a pod's spec that requests resources. Its field `resources` may hold requests of the whole pod."""
 
     @property
     def init_containers(self) -> Sequence[AskingContainer]:
@@ -39,11 +39,11 @@ class AskingPod(Protocol):
 
     @property
     def containers(self) -> Sequence[AskingContainer]:
-        """All that run side by side."""
+        """The containers that run at the same time."""
 
     @property
     def overhead(self) -> Mapping[str, QuantityValue]:
-        """Resources that the runtime takes beside the containers."""
+        """Resources that the container runtime uses itself."""
 
 
 def amount(resource: str, quantity: QuantityValue) -> int:
@@ -52,7 +52,7 @@ def amount(resource: str, quantity: QuantityValue) -> int:
 
 
 def allocatable(node: Node) -> dict[str, int]:
-    """Return what pods may use on the node, sorted by name: status.allocatable; capacity where a node has only that."""
+    """Return the resources for pods on the node, sorted by name: status.allocatable, or capacity if that is missing."""
     source = node.status.allocatable or node.status.capacity
     return {resource: amount(resource, quantity) for resource, quantity in sorted(source.items())}
 
@@ -92,7 +92,7 @@ def plus(left: Amounts, right: Amounts) -> dict[str, int]:
 
 
 def _request(resources: ResourceRequirements | None) -> dict[str, int]:
-    """A limit without a request is the request (API server defaulting; repeated for servers that do not default)."""
+    """Return the requests. A limit without a request counts as the request, as the API server sets it."""
     if resources is None:
         return {}
     return {resource: amount(resource, q) for resource, q in {**resources.limits, **resources.requests}.items()}
@@ -104,7 +104,7 @@ def _add(into: dict[str, int], other: Amounts) -> None:
 
 
 def raise_to(into: dict[str, int], other: Amounts) -> None:
-    """Make each resource at least as much as in `other`."""
+    """Raise each resource to at least the amount in `other`."""
     for resource, value in other.items():
         if into.get(resource, 0) < value:
             into[resource] = value

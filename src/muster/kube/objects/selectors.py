@@ -1,4 +1,4 @@
-"""Label, field and node selectors with the API server's meaning.
+"""Label, field and node selectors, as the API server evaluates them.
 
 Labels: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors. Node terms: the
 scheduler's nodeaffinity helper (k8s.io/component-helpers).
@@ -59,7 +59,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Conditions that must all hold. None at all matches everything; `nothing` matches nothing."""
+    """Conditions that must all hold. Without conditions it matches every object; `nothing` matches none."""
 
     requirements: tuple[Requirement, ...] = ()
     nothing: bool = False
@@ -84,7 +84,7 @@ def parse_selector(text: str) -> Selector:
 
 
 def from_label_selector(selector: LabelSelector | None) -> Selector:
-    """Return the selector a LabelSelector means: None selects nothing, an empty one everything."""
+    """Convert a LabelSelector: None selects no object, an empty one selects every object."""
     if selector is None:
         return NOTHING
     equal = [Requirement(key, IN, (value,)) for key, value in selector.match_labels.items()]

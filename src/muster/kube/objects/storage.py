@@ -1,4 +1,4 @@
-"""Persistent volumes and claims, as far as scheduling looks at them."""
+"""Persistent volumes and claims: only the fields that scheduling needs."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class KubeStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """Immutable, camelCase on the wire, defaults omitted. Change with `msgspec.structs.replace`.
 
-    Not tracked by the garbage collector, which would spend more time on a big list than decoding it takes: immutable
-    objects made from JSON form no cycles.
+    The garbage collector does not track these objects. They cannot form cycles, and for a large list the collector
+    would take longer than decoding.
     """
 
     HEADER: ClassVar[bytes] = b""
@@ -58,7 +58,7 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """Return the one decoder of `kind`; building it is the slow part."""
+    """Return the cached decoder of `kind`, because creating a decoder is slow."""
     known = _decoders.get(kind)
     if known is None:
         known = _decoders[kind] = msgspec.json.Decoder(kind)

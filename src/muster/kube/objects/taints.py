@@ -15,11 +15,11 @@ HARD_EFFECTS = (NO_SCHEDULE, NO_EXECUTE)
 
 
 TaintId = tuple[str, str]
-"""Key and effect: a node has at most one taint of each (Kubernetes: validation of nodes)."""
+"""Key and effect: they identify a taint of a node (Kubernetes: validation of nodes)."""
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that one writer wants on a node, all in one write.
+    """Changes to a node, all in one write.
 
     Attributes:
         put: taints that must exist with this value.
@@ -51,7 +51,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 def find_untolerated_taint(
     taints: Iterable[Taint], tolerations: Collection[Toleration], effects: Collection[str] = HARD_EFFECTS
 ) -> Taint | None:
-    """Return the first taint with one of `effects` that no toleration bears, or None."""
+    """Return the first taint with one of `effects` that is not tolerated, or None."""
     for taint in taints:
         if taint.effect in effects and not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint

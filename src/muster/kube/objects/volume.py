@@ -1,4 +1,4 @@
-"""Volumes of a pod, as far as the process kubelet and our templates use them."""
+"""Volumes of a pod: only the sources that the process kubelet and our templates use."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class NFSVolumeSource(KubeStruct):
 
 
 class Volume(KubeStruct):
-    """A volume of a pod. Sources we do not name are dropped when decoding; see `PodSpec`."""
+    """A volume of a pod. Decoding drops sources that are not listed here; see `PodSpec`."""
 
     name: str
     config_map: ConfigMapVolumeSource | None = None

@@ -30,7 +30,7 @@ class CoschedulingPodGroup(KubeObject):
 
 
 class WorkloadStatus(KubeStruct):
-    """The conditions that say whether it has ended."""
+    """The conditions that show whether it has ended."""
 
     conditions: tuple[Condition, ...] = ()
 
@@ -42,7 +42,7 @@ class JobTemplate(KubeStruct):
 
 
 class JobSetDependency(KubeStruct):
-    """Another part that must have come to `status` (Ready or Complete) before this one is made."""
+    """Another part that must have reached `status` (Ready or Complete) before JobSet creates this part."""
 
     name: str = ""
     status: str = ""
@@ -58,7 +58,7 @@ class ReplicatedJob(KubeStruct):
 
 
 class StartupPolicy(KubeStruct):
-    """`startup_policy_order` is AnyOrder, or InOrder: each part is made once the one before it is ready."""
+    """`startup_policy_order` is AnyOrder, or InOrder: JobSet creates each part after the one before it is ready."""
 
     startup_policy_order: str = ""
 
@@ -93,7 +93,7 @@ class MPISchedulingPolicy(KubeStruct):
 
 
 class MPIRunPolicy(KubeStruct):
-    """When the job runs, and from how many pods on."""
+    """Whether the job runs, and how many pods it needs to start."""
 
     suspend: bool | None = None
     scheduling_policy: MPISchedulingPolicy | None = None

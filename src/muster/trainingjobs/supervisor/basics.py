@@ -1,4 +1,4 @@
-"""Shared by every sub-command: the program's name, the log, and errors that say what to change."""
+"""Basics of every sub-command: the program's name, the log, and errors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Iterator
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _archive = str(getattr(__spec__.loader, "archive", ""))
 ARCHIVE = os.path.abspath(_archive) if _archive else ""
-"""The installed file that this runs from; empty in a source tree."""
-# -I -S: no user site, nothing that shadows the library
+"""The installed file of this program; empty in a source tree."""
+# -I -S: no user site, and no module that hides one of the standard library
 SELF = [sys.executable or "python3", "-I", *(["-S", ARCHIVE] if ARCHIVE else ["-m", __package__ or ""])]
 _output_lock = threading.Lock()
 
 
 class UsageError(Exception):
-    """Something the user or the pod's maker must change; the message says what."""
+    """An error in the pod's settings. The message says what to change."""
 
 
 def log(message: str) -> None:
@@ -38,7 +38,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def socket_name(path: str) -> Iterator[str]:
-    """A name for a unix socket however deep its folder lies: an address holds 107 bytes only (unix(7))."""
+    """Return a short name for a unix socket: an address may have only 107 bytes (unix(7))."""
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
@@ -47,7 +47,7 @@ def socket_name(path: str) -> Iterator[str]:
 
 
 def write_file(path: str, text: str, mode: int = 0o600) -> None:
-    """Writes a new file that is private to this user from its creation."""
+    """Write a new file that only this user can read, from its creation on."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
@@ -55,8 +55,8 @@ def write_file(path: str, text: str, mode: int = 0o600) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """The Linux call."""
-    import ctypes  # slow to load, and only some need it
+    """Make the system call prctl(2)."""
+    import ctypes  # imported here because it is slow to load and rarely needed
 
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()

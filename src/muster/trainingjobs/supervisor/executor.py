@@ -1,4 +1,4 @@
-"""Carries out the instructions of the state machine: processes, files, the log, answers to other threads."""
+"""Executes the instructions of the state machine: starts processes, writes files and the log, answers other threads."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Executor:
     """Used by the main thread. Answers to instructions are the events that `carry_out` returns.
 
     Args:
-        settings: of the pod.
+        settings: settings of the pod.
         folder: the supervisor's private folder.
-        door: where ranks wait for their environment.
-        commands: where remote shells wait for their commands.
+        door: the socket where ranks wait for their environment.
+        commands: remote shells that wait for their commands.
         report: sends a report to the controller.
-        wake: called in another thread when `checkpoints` has news.
+        wake: called in another thread when `checkpoints` has a result.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Executor:
         self.output = OutputPump()
         self.watch = RankWatch(folder)
         self._symptoms = Symptoms(self.watch)
-        self.streams: dict[int, Streams] = {}  # of ranks, by the key of their `rank` process
+        self.streams: dict[int, Streams] = {}  # output of ranks, by the key of their `rank` process
         self._launcher_streams: dict[int, Streams] = {}
         self._children: dict[int, tuple[Child, OnExit]] = {}  # by pid, until they are reaped
-        self._running: dict[int, Child] = {}  # remote commands whose session is not over
+        self._running: dict[int, Child] = {}  # remote commands with an open session
         self._look: Look | None = None
-        self._seen: dict[str, Any] = {}  # its answer that the machine has
+        self._seen: dict[str, Any] = {}  # the last answer that the machine received
         self._sshd: list[str] = []
-        self._oom_kills = 0  # before the attempt
+        self._oom_kills = 0  # kernel's count before the attempt
         self._methods: dict[type, Callable[[Any], Iterable[Event] | None]] = {
             instructions.Report: lambda todo: self._report(todo.body),
             instructions.Log: lambda todo: log(todo.message),
@@ -89,10 +89,10 @@ class Executor:
         """Carry out one instruction; returns the events that answer it."""
         return self._methods[type(instruction)](instruction) or ()
 
-    # -- news that no thread posts
+    # -- events that no other thread posts
 
     def reap(self) -> Iterator[Event]:
-        """Collect every process that has ended: ours, and what became ours when its parent died."""
+        """Collect every process that has ended: started ones, and orphans that this process inherited."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -110,11 +110,11 @@ class Executor:
                 yield event
 
     def gone(self, pids: Iterable[int]) -> Iterator[Event]:
-        """The processes of these that do not exist any more; their wait status went with their parents."""
+        """Return those of these processes that no longer exist. Their wait status is lost with their parents."""
         return (events.OrphanEnded(pid, 0) for pid in pids if not exists(pid))
 
     def checkpoints(self, now: float) -> Iterator[Event]:
-        """What a look at checkpoints has found since the last call, once it is complete."""
+        """Return the result of a search for checkpoints, once, when it is complete."""
         if self._look is not None and self._look.complete(now):
             answer = self._look.answer()
             if answer != self._seen:
@@ -124,7 +124,7 @@ class Executor:
     # -- processes
 
     def _spawn(self, argv: list[str], env: dict[str, str], on_exit: OnExit, **pipes: int) -> Child:
-        """Start a process in a session of its own."""
+        """Start a process in a new session."""
         popen: subprocess.Popen[bytes] = subprocess.Popen(
             argv, env=env, cwd=self._settings.workdir, start_new_session=True, **pipes  # type: ignore[call-overload]
         )  # fmt: skip
@@ -165,7 +165,7 @@ class Executor:
         return child
 
     def _pipes(self, prefix: str) -> tuple[Streams, tuple[int, int]]:
-        """New streams into the log, and the write ends for the process."""
+        """Create streams into the log, and the write ends for the process."""
         (out, out_end), (err, err_end) = self.output.pipe(1, prefix), self.output.pipe(2, prefix)
         return Streams(out, err), (out_end, err_end)
 
@@ -235,7 +235,7 @@ class Executor:
         return [events.CommandStarted(child.key, child.pid)]
 
     def _command_ended(self, child: Child) -> None:
-        if child.key not in self._running:  # its session was over before
+        if child.key not in self._running:  # its session had ended
             child.close()
 
     def _close_command(self, todo: instructions.CloseCommand) -> None:

@@ -1,4 +1,4 @@
-"""`install DIR`: the init container's work."""
+"""`install DIR`: installs the supervisor; run by the init container."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import zipfile
 
 from .basics import ARCHIVE, UsageError
 
-NAME = "muster_supervisor"  # of the package inside the file
+NAME = "muster_supervisor"  # name of the package inside the file
 MAIN = f"from {NAME}.main import run_and_exit\n\nrun_and_exit()\n"
 
 
 def command_install(arguments: list[str]) -> int:
-    """`install DIR`."""
+    """Run `install DIR`."""
     if len(arguments) != 1:
         raise UsageError("usage: supervisor.py install DIR")
     if ARCHIVE:
@@ -35,9 +35,9 @@ def command_install(arguments: list[str]) -> int:
 
 
 def assemble(package: str, path: str) -> None:
-    """Write the package's modules as one runnable file: the same bytes from the same modules.
+    """Write the package's modules into one runnable file. The same modules give the same bytes.
 
-    Stored, not deflated: the image's Python may have no zlib.
+    They are not compressed, because the image's Python may lack zlib.
     """
     modules = sorted(
         os.path.relpath(os.path.join(folder, name), package)
@@ -48,7 +48,9 @@ def assemble(package: str, path: str) -> None:
     with open(path, "wb") as file:
         file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo("__main__.py"), MAIN)  # ZipInfo: of 1980, readable by its owner
+            archive.writestr(
+                zipfile.ZipInfo("__main__.py"), MAIN
+            )  # ZipInfo's defaults: dated 1980, readable by its owner
             for name in modules:
                 with open(os.path.join(package, name), encoding="utf-8") as source:
                     archive.writestr(zipfile.ZipInfo(f"{NAME}/{name}"), source.read())

@@ -1,4 +1,4 @@
-"""The main thread of `run`: gives the state machine events, and has its instructions carried out."""
+"""The main thread of `run`: passes events to the state machine, and its instructions to the executor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUSY_S, QUIET_S = 0.05, 1.0  # between two ticks
 
 
 class Supervisor:
-    """A worker's supervisor. Everything here runs in the main thread; other threads hand it events through `post`."""
+    """A worker's supervisor. It runs in the main thread; other threads pass events to it through `post`."""
 
     def __init__(self, settings: Settings, folder: str) -> None:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -37,7 +37,7 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        """Serves until directed to exit; returns the exit code."""
+        """Run until the controller directs it to exit. Returns the exit code."""
         self.handle(events.Started())
         for thread in (self.executor.output, self.door, self.shells, self.link):
             thread.start()
@@ -50,15 +50,15 @@ class Supervisor:
         return self.machine.exit_code
 
     def wake(self) -> None:
-        """Have the main thread look for news of processes and folders now."""
+        """Make the main thread check processes and folders now."""
         self.post(None)
 
     def terminate(self) -> None:
-        """Take a SIGTERM."""
+        """Handle a SIGTERM."""
         self.post(events.Terminated(self.link.in_contact))
 
     def tick(self) -> None:
-        """Hand the machine what has happened to processes and folders, then the time."""
+        """Pass events of processes and folders to the machine, then the time."""
         for event in self.executor.reap():
             self.handle(event)
         for event in self.executor.gone(self.machine.orphans()):
@@ -68,7 +68,10 @@ class Supervisor:
         self.handle(events.Tick())
 
     def handle(self, event: Event) -> None:
-        """Hand the machine an event; carry out each instruction, and hand it the answer before the next one."""
+        """Pass an event to the machine, and execute its instructions.
+
+        The answer of each one is handled before the next one.
+        """
         todo = self.machine.handle(event, time.monotonic(), time.time())
         self.commands.open = self.machine.remote_shell()
         for instruction in todo:

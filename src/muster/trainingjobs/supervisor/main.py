@@ -1,4 +1,4 @@
-"""Dispatch: each sub-command loads only what it needs."""
+"""Runs the sub-commands; each imports only the modules that it needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_and_exit() -> NoReturn:
-    """The whole process."""
+    """Run a sub-command, and exit the process."""
     code = main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(code)  # threads that wait in the kernel must not hold up the exit
+    os._exit(code)  # threads that wait in the kernel must not delay the exit

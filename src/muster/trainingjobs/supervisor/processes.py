@@ -1,4 +1,4 @@
-"""Processes of this pod: those started here, those found below it, those the kernel killed for memory."""
+"""Processes of this pod: children, descendants, and the number of out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def oom_kills(folder: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup")
 
 
 def descendants(root: int) -> list[int]:
-    """Every live process below `root`, from /proc. With the child-subreaper flag no double fork gets away from it."""
+    """Every live process below `root`, from /proc. With the child-subreaper flag, double forks stay below it too."""
     children: dict[int, list[int]] = collections.defaultdict(list)
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -54,7 +54,7 @@ def descendants(root: int) -> list[int]:
 
 
 def exists(pid: int) -> bool:
-    """Returns whether there is such a process, a zombie included."""
+    """Returns whether the process exists, possibly as a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -81,14 +81,14 @@ def parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the name of the program."""
+    """The fields of /proc/PID/stat after the program's name."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].decode().split()
     return []
 
 
 class Child:
-    """A process started by the main thread, reaped by it. Its `key` is never used again; its pid may be."""
+    """A process that the main thread starts and reaps. Its `key` is never reused; its pid may be."""
 
     _keys = itertools.count(1)
 
@@ -99,8 +99,8 @@ class Child:
         self.ended_pipe, self._ended_write = os.pipe()
 
     def finish(self, status: int) -> None:
-        """Called once by the reaper."""
-        self.status, self.popen.returncode = status, status  # Popen must not wait: the pid may be reused
+        """Store the wait status; called once."""
+        self.status, self.popen.returncode = status, status  # Popen must not wait for the pid, which may be reused
         self.ended.set()
         os.close(self._ended_write)
 
@@ -109,7 +109,7 @@ class Child:
         return outcome_of(self.status)
 
     def close(self) -> None:
-        """Closes this side's pipes, after the process has ended and its output has been read."""
+        """Close the pipes, after the process has ended and its output has been read."""
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe is not None and not pipe.closed:
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`run`: a worker's main."""
+"""`run`: the main program of a worker's container."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .settings import Settings
 
 
 def command_run(arguments: list[str]) -> int:
-    """`run`: a worker's main."""
+    """Run the supervisor until it exits."""
     if arguments:
         raise UsageError("usage: supervisor.py run (everything comes from the environment)")
 
     def leave(number: int, frame: object) -> NoReturn:
         raise SystemExit(143)
 
-    signal.signal(signal.SIGTERM, leave)  # process 1 has no default action
+    signal.signal(signal.SIGTERM, leave)  # process 1 has no default action for signals
     signal.signal(signal.SIGINT, leave)
     settings = Settings(os.environ)
     install_code(settings)
     threading.excepthook = thread_failed
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    folder = tempfile.mkdtemp(prefix="muster-")  # below the pod's TMPDIR: what a kill leaves there goes with the pod
+    folder = tempfile.mkdtemp(prefix="muster-")  # below the pod's TMPDIR: leftovers are deleted with the pod
     try:
         supervisor = Supervisor(settings, folder)
         signal.signal(signal.SIGCHLD, lambda number, frame: supervisor.wake())
@@ -42,6 +42,6 @@ def command_run(arguments: list[str]) -> int:
 
 
 def thread_failed(details: threading.ExceptHookArgs) -> None:
-    """End at once: a supervisor that is deaf on one side is worse than a pod that fails."""
+    """Exit at once: a failed pod is better than a supervisor with a dead thread."""
     traceback.print_exception(details.exc_type, details.exc_value, details.exc_traceback)
     os._exit(70)

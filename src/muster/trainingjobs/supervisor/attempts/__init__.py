@@ -1,1 +1,1 @@
-"""An attempt on this node: its checks, checkpoints and launcher, and what it leaves behind."""
+"""An attempt on this node: checks, checkpoints, the launcher, and leftover shared memory."""

@@ -1,4 +1,4 @@
-"""Finds the checkpoints this node sees, before an attempt starts; answers in time even if a folder hangs."""
+"""Finds the checkpoints on this node before an attempt starts. Answers in time even if a folder hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..basics import ARCHIVE, log
 from ..settings import Settings
 
 ANSWER_S = 10.0
-"""A file system that has not answered by then (NFS whose server is away) says nothing."""
+"""If a file system does not answer by then (for example NFS), its checkpoints count as unknown."""
 AT_ONCE_S = 0.2
 OTHERS_SHOWN = 3
 _supervisor = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,11 +24,11 @@ RECORDS = os.path.join(
 
 
 class Look:
-    """One check of paths, in a thread of its own; `done` is called when it is over.
+    """Checks paths in a separate thread, and then calls `done`.
 
     Args:
         paths: the paths to look for.
-        settings: of the pod; they name what spec.checkpoint.from means, if that has to be looked for.
+        settings: settings of the pod. They name the checkpoint of spec.checkpoint.from, if nodes must search for it.
         done: called in another thread.
     """
 
@@ -46,7 +46,7 @@ class Look:
         self._done.wait(AT_ONCE_S)
 
     def complete(self, now: float) -> bool:
-        """Returns whether the check is over. Ends it if its time is up; paths without an answer count as not known."""
+        """Returns whether the check has ended. If its time is up, paths without an answer count as unknown."""
         if now >= self._deadline:
             self._done.set()
         return self._done.is_set()
@@ -68,7 +68,7 @@ class Look:
         if self.paths and self._seen[self.paths[0]] is False:
             log(f"the newest checkpoint is not on this node: {self.paths[0]}")
         self._found = self._find()
-        if self._found is None and self._settings.slot == "0":  # one node is enough to say so
+        if self._found is None and self._settings.slot == "0":  # only one node reports this
             self._others = [_described(each) for each in others(self._settings)]
         self._done.set()
         done()
@@ -85,7 +85,7 @@ class Look:
         env = self._settings
         found = self._own()
         if found is not None:
-            pass  # its own progress counts more than what it once started from
+            pass  # the job's own checkpoint precedes the one from which it started
         elif env.checkpoint_from_path:
             found = records().at(os.path.join(env.workdir, env.checkpoint_from_path))
         elif env.checkpoint_from_job and env.checkpoint_root:
@@ -113,7 +113,7 @@ def _is_url(path: str) -> bool:
 
 
 def tell_of_others(settings: Settings) -> None:
-    """Say in the log which other checkpoints lie where this job's folder is, for one that starts without any."""
+    """Log other jobs' checkpoints beside this job's folder, if this job starts without a checkpoint."""
     if settings.checkpoint_root:
         threading.Thread(target=_tell_of_others, args=(settings,), name="others", daemon=True).start()
 
@@ -143,7 +143,7 @@ def is_there(path: str) -> bool | None:
 
 
 def records() -> Any:
-    """The SDK's module of that name, as it lies beside this file: nothing of Muster can be imported here."""
+    """Load the SDK's module `records` from the file beside this one: the package `muster` is not importable here."""
     spec = importlib.util.spec_from_file_location("muster_records", RECORDS)
     if spec is None or spec.loader is None:
         raise ImportError(RECORDS)

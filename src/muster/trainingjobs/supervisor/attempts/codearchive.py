@@ -1,4 +1,4 @@
-"""The job's code: fetched, checked, unpacked below the working directory once."""
+"""Fetches the job's code archive, checks its digest, and unpacks it below the working directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..settings import Settings
 
 
 def install_code(settings: Settings) -> None:
-    """Put the job's code below the working directory, once per archive; raises UsageError where that cannot be."""
+    """Install the job's code below the working directory, once per archive. Raises UsageError if that fails."""
     os.makedirs(settings.workdir, exist_ok=True)
     if not (settings.code_archive or settings.code_url):
         return
@@ -40,7 +40,7 @@ def install_code(settings: Settings) -> None:
 
 def download(url: str, sha256: str, attempts: int = 6) -> str:
     """Fetch the code archive into a temporary file and check its digest; retries, then raises UsageError."""
-    shown = url.partition("?")[0]  # the query may hold a signature, which lets any reader fetch the code
+    shown = url.partition("?")[0]  # leave out the query: its signature would let any reader of the log fetch the code
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"MUSTER_CODE_URL must be http(s), not {shown!r}")
     for attempt in range(1, attempts + 1):
@@ -72,7 +72,10 @@ def file_sha256(path: str) -> str:
 
 
 def unpack(path: str, folder: str) -> None:
-    """Extract a tar.gz below `folder`; UsageError, with nothing written, where a member is a link or lies outside."""
+    """Extract a tar.gz below `folder`.
+
+    If a member is a link or lies outside, raises UsageError before writing anything.
+    """
     root = os.path.realpath(folder)
 
     def inside(name: str) -> bool:
@@ -85,7 +88,7 @@ def unpack(path: str, folder: str) -> None:
             if os.path.isabs(target) or target.split(os.sep)[0] == ".." or not (member.isreg() or member.isdir()):
                 raise UsageError(f"the code archive may only hold plain files and folders inside it: {member.name!r}")
         for member in members:
-            if not inside(member.name):  # through a link that was there before
+            if not inside(member.name):  # through an existing link
                 raise UsageError(f"the code archive would write outside the working directory: {member.name!r}")
             target = os.path.join(root, member.name)
             if member.isdir():

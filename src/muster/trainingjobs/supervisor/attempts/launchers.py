@@ -33,7 +33,7 @@ def which(name: str, env: Mapping[str, str]) -> str | None:
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this IPv4 address; CannotStart where none has."""
+    """Return the network interface with this IPv4 address. Raises CannotStart if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # an interface without an IPv4 address
@@ -44,7 +44,7 @@ def interface_of(address: str) -> str:
 
 
 def mpi_program(env: Mapping[str, str]) -> str:
-    """The mpiexec of the image; CannotStart where it has none."""
+    """Return the path of the image's mpiexec. Raises CannotStart if it has none."""
     program = next((path for path in (which(n, env) for n in ("mpiexec.hydra", "mpiexec", "mpirun")) if path), None)
     if program is None:
         message = "launcher mpi: no mpiexec or mpirun on PATH; the image needs MPICH, Intel MPI or Open MPI"
@@ -107,7 +107,7 @@ def mpi_command(attempt: AttemptSpec, settings: Settings, folder: str, env: dict
         interface = ["-iface", "lo"]
     elif "Intel" in version:  # whose -localhost does not reach its bootstrap proxies
         interface = ["-iface", interface_of(settings.address)]
-    # of Intel MPI's options for a list of hosts only this one takes the number of ranks of each from the file
+    # the only option of Intel MPI that reads the number of ranks of each host from the file
     hosts = "-machinefile" if "Intel" in version else "-f"
     return [
         program, "-launcher", "ssh", "-launcher-exec", _AGENT, hosts, files["hosts"],
@@ -117,7 +117,7 @@ def mpi_command(attempt: AttemptSpec, settings: Settings, folder: str, env: dict
 
 
 def torchrun_program(env: Mapping[str, str]) -> str:
-    """The torchrun of the image; CannotStart where it has none."""
+    """Return the path of the image's torchrun. Raises CannotStart if it has none."""
     program = which("torchrun", env)
     if program is None:
         raise CannotStart("launcher torchrun: no torchrun on PATH; the image needs PyTorch", errno.ENOENT, "torchrun")
@@ -125,7 +125,10 @@ def torchrun_program(env: Mapping[str, str]) -> str:
 
 
 def torchrun_command(attempt: AttemptSpec, env: dict[str, str]) -> list[str]:
-    """Torchrun with fixed nodes and no restarts of its own. Underscored options: PyTorch before 2.0 knows no others."""
+    """Torchrun with fixed nodes and no restarts of its own.
+
+    The options have underscores, because PyTorch before 2.0 accepts only these.
+    """
     return [
         torchrun_program(env), "--nnodes", str(attempt.nodes), "--nproc_per_node", str(attempt.ranks_per_node),
         "--node_rank", str(attempt.node_rank), "--master_addr", attempt.master_address,

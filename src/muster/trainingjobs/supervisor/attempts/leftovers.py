@@ -1,7 +1,7 @@
-"""Removes shared memory that killed ranks leave behind: the pod lives on, and its shared memory would fill up.
+"""Removes shared memory of killed ranks. Otherwise the shared memory of the pod, which continues, would fill up.
 
-Communication libraries remove their segments only when they end in order (MPICH, Open MPI, NCCL, Python's and PyTorch's
-shared memory). The same holds for Hydra and its description of the machine.
+MPICH, Open MPI, NCCL, Python and PyTorch remove their segments only at a normal end. The same is true of Hydra and the
+file in which it describes the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import time
 
 SHARED_MEMORY = "/dev/shm"
-TEMPORARY = "/tmp"  # where Hydra writes, whatever TMPDIR says
+TEMPORARY = "/tmp"  # Hydra always writes here and ignores TMPDIR
 SEGMENTS = re.compile(
     r"mpich_shm_.*"
     r"|nccl-([A-Za-z0-9]{6}|shm-.*)"  # mkstemp(3); before NCCL 2.13 it named the connection
@@ -20,15 +20,15 @@ SEGMENTS = re.compile(
     r"|psm_[0-9a-f]{8}"  # multiprocessing.shared_memory
     r"|torch_\d+_\d+(_\d+)?"  # at::NewProcessWideShmHandle: pid, random number, counter
 )
-"""Whole names that the libraries give. Programs keep checkpoints and data here too, such as torch_model.pt."""
+"""Exact names of the libraries' segments. Programs also store checkpoints and data here, such as torch_model.pt."""
 _DESCRIPTION, _PROXY = re.compile("hydra_hwloc_xmlfile_.*"), "hydra_pmi_proxy"
-_YOUNG_S = 1.0  # may not be mapped yet by who has just made it: in a folder that pods share, another job's rank
+_YOUNG_S = 1.0  # a rank (of another job, if pods share the folder) may have just created it and not mapped it yet
 
 
 def remove_leftovers(since: float, shared_memory: str = SHARED_MEMORY, temporary: str = TEMPORARY) -> list[str]:
-    """Remove our user's segments, made after `since` (seconds since the epoch), that no process has mapped or open.
+    """Remove this user's segments that were created after `since` (seconds since the epoch) and that no process uses.
 
-    A description of Hydra's goes when every proxy that can have written it has ended. Returns the paths removed.
+    A file of Hydra is removed when every proxy that can have written it has ended. Returns the removed paths.
     """
     before = time.time() - _YOUNG_S
     gone = set(_made(shared_memory, SEGMENTS, since, before))
@@ -45,14 +45,14 @@ def remove_leftovers(since: float, shared_memory: str = SHARED_MEMORY, temporary
 
 
 def _made(folder: str, names: re.Pattern[str], since: float, before: float) -> dict[str, float]:
-    """Files of ours with such names and when they were made."""
+    """Return this user's files with such names, and their creation times."""
     found: dict[str, float] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if names.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    # The clock of files is that of the last tick, a moment behind time.time().
+                    # File times are those of the kernel's last tick, slightly behind time.time().
                     if status.st_uid == os.geteuid() and since - _YOUNG_S <= status.st_ctime <= before:
                         found[entry.path] = status.st_ctime
     return found

@@ -11,13 +11,13 @@ from typing import Mapping, Sequence
 HANDLERS = "/proc/sys/fs/binfmt_misc"  # Linux: kernels can be set up to execute other kinds of files
 _ARGUMENT_PAGES = 32  # execve(2): the longest single argument, with the zero byte at its end
 _ALL_MOST_BYTES = 6 << 20  # execve(2): the most for all arguments and the environment, however large the stack may be
-_LAUNCHER_BYTES = 16 << 10  # left for what launchers add to the command and to the environment
+_LAUNCHER_BYTES = 16 << 10  # reserved for additions of launchers to the command and the environment
 
 
 class CannotStart(Exception):
     """The attempt cannot start on this node; the message says what to change.
 
-    `program` could not be executed for the reason `error` (errno(3)); 0 and "" for another reason.
+    If a `program` could not be executed, `error` is the errno(3). For other reasons they are "" and 0.
     """
 
     def __init__(self, message: str, error: int = 0, program: str = "") -> None:
@@ -26,7 +26,7 @@ class CannotStart(Exception):
 
 
 def check_length(command: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raise CannotStart with E2BIG where the kernel would refuse to execute the command for its length."""
+    """Raise CannotStart with E2BIG if the command is too long for the kernel."""
     longest = _ARGUMENT_PAGES * os.sysconf("SC_PAGE_SIZE")
     sizes = [len(os.fsencode(each)) + 1 for each in command]
     if max(sizes) > longest:
@@ -53,7 +53,7 @@ def check_program(name: str, env: Mapping[str, str], folder: str | None) -> None
     else:
         folders = env.get("PATH", "").split(os.pathsep)
         if not all(each.startswith("/") for each in folders):
-            return  # relative to where the program starts
+            return  # relative to the program's working directory
         found = shutil.which(name, os.F_OK, os.pathsep.join(folders))
         if found is None:
             raise CannotStart(f"{name}: not found on PATH", errno.ENOENT, name)
@@ -70,12 +70,12 @@ def most_bytes() -> int:
 
 
 def _check_contents(path: str, name: str) -> None:
-    """Look at the first bytes as the kernel does (execve(2)): ELF, or a script whose interpreter is there."""
+    """Check the first bytes as the kernel does (execve(2)): ELF, or a script with an existing interpreter."""
     try:
         with open(path, "rb") as file:
             head = file.read(256)
     except OSError:
-        return  # may be executed without being readable
+        return  # a file may be executable without being readable
     if head.startswith(b"#!"):
         words = head[2:].split(b"\n", 1)[0].split()
         interpreter = os.fsdecode(words[0]) if words else ""

@@ -26,7 +26,7 @@ class Launch(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What to start on this node, and the command that serves connections if the image's sshd does."""
+    """The processes to start on this node, and the command of the image's sshd if that serves connections."""
 
     launches: list[Launch]
     sshd: list[str]
@@ -38,8 +38,8 @@ def ssh_folder(folder: str) -> str:
 
 
 def environment(spec: AttemptSpec, folder: str) -> dict[str, str]:
-    """The pod's own environment with what the attempt adds; what launchers and remote commands get."""
-    env = {"PYTHONUNBUFFERED": "1", **os.environ, **spec.env}  # what a killed rank printed last must be seen
+    """Return the environment of launchers and remote commands: the pod's own, with the attempt's variables."""
+    env = {"PYTHONUNBUFFERED": "1", **os.environ, **spec.env}  # so that the last output of a killed rank is not lost
     sdk = os.path.join(os.path.dirname(ARCHIVE), "sdk") if ARCHIVE else SOURCE_TREE
     env["PYTHONPATH"] = os.pathsep.join(part for part in (env.get("PYTHONPATH", ""), sdk) if part)
     env["MUSTER_RANK_SOCKET"] = os.path.join(folder, "ranks")
@@ -47,7 +47,7 @@ def environment(spec: AttemptSpec, folder: str) -> dict[str, str]:
 
 
 def prepare(spec: AttemptSpec, settings: Settings, folder: str) -> Prepared:
-    """Check that this node can run the attempt, and write what its launcher reads. CannotStart or OSError if not."""
+    """Check that this node can run the attempt, and write the launcher's files. Raises CannotStart or OSError."""
     env = environment(spec, folder)
     check(spec, env, settings)
     launches: list[Launch] = []
@@ -57,7 +57,7 @@ def prepare(spec: AttemptSpec, settings: Settings, folder: str) -> Prepared:
             shutil.rmtree(ssh_folder(folder), ignore_errors=True)
             os.mkdir(ssh_folder(folder), 0o700)
             sshd = server_command(spec, settings, ssh_folder(folder), env)
-        if spec.node_rank == 0:  # the others serve its remote shells
+        if spec.node_rank == 0:  # the other nodes serve its remote shells
             launches.append(Launch(mpi_command(spec, settings, folder, env), env, "[mpiexec] "))
     elif spec.launcher == "torchrun":
         launches.append(Launch(torchrun_command(spec, env), env, "[torchrun] "))
@@ -73,7 +73,7 @@ def prepare(spec: AttemptSpec, settings: Settings, folder: str) -> Prepared:
 
 
 def check(spec: AttemptSpec, env: dict[str, str], settings: Settings) -> None:
-    """Raise CannotStart where this node cannot execute the launcher or the command, whichever node starts them."""
+    """Raise CannotStart if this node cannot execute the launcher or the command, even if another node starts them."""
     if spec.launcher == "mpi":
         mpi_program(env)
     elif spec.launcher == "torchrun":

@@ -1,1 +1,1 @@
-"""The connection to the controller: reports go out, directives come in."""
+"""The connection to the controller: sends reports and receives directives."""

@@ -11,9 +11,9 @@ from typing import Any
 from ..settings import Settings
 
 CONNECT_S = 10.0
-HANDSHAKE_S = 30.0  # thousands may do theirs at once, when a large job starts: giving up costs the controller another
-ANSWER_S = 60.0  # the controller answers before; giving up earlier costs a busy one a handshake more
-# a controller's machine that has gone without a word is noticed within 15 s
+HANDSHAKE_S = 30.0  # long, as thousands of supervisors may start at once; a retry would cost another handshake
+ANSWER_S = 60.0  # timeout of an answer, longer than the controller's longest poll
+# TCP keep-alive: a lost machine of the controller is detected within 15 s
 KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
@@ -47,7 +47,7 @@ class _Connection(http.client.HTTPSConnection):
 
 
 class Sessions:
-    """The TLS session to resume, of all connections to one controller."""
+    """The TLS session that all connections to one controller resume."""
 
     newest: ssl.SSLSession | None = None
 
@@ -65,7 +65,10 @@ class Lane:
         return self._connection is not None
 
     def ask(self, body: dict[str, Any], within_s: float) -> dict[str, Any]:
-        """Send the body; returns the directive. Raises Refused, OSError, HTTPException or ValueError, then closed."""
+        """Send the body and return the directive.
+
+        After Refused, OSError, HTTPException or ValueError the lane is closed.
+        """
         try:
             return self._ask(body, within_s + ANSWER_S)
         except BaseException:
@@ -89,7 +92,7 @@ class Lane:
         data = response.read(4 << 20)
         if isinstance(connection.sock, ssl.SSLSocket):
             self._sessions.newest = connection.sock.session
-        else:  # the server closes
+        else:  # the server closes the connection
             self._connection = None
         try:
             answer = json.loads(data or b"{}")

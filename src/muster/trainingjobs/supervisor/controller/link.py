@@ -18,12 +18,12 @@ PAUSE_MAX_S = 15.0
 
 
 class ControllerLink:
-    """The long poll, on two connections by turns: a new state is sent at once on the free one.
+    """The long poll, alternating between two connections: a new state is sent at once on the free one.
 
-    A newer request ends the older one's wait at the controller. So a request is always open there; while all is well,
-    no connection is cut or made again. Only the newest request's answer counts.
+    At the controller, a newer request ends the wait of the older one. So one request is always open, and without faults
+    no connection is closed. Only the answer to the newest request counts.
 
-    Directives go to `on_directive`. The link retries for ever: ranks also run without the controller.
+    `on_directive` receives the directives. The link retries for ever, because ranks also run without the controller.
     """
 
     def __init__(self, settings: Settings, on_directive: Callable[[dict[str, Any]], None]) -> None:
@@ -31,11 +31,11 @@ class ControllerLink:
         self._sessions = Sessions()
         self._turn = threading.Condition()
         self._body: dict[str, Any] = {}
-        self._said, self._sent = 0, 0  # how often the body was replaced; which of these was sent
-        self._due = 0.0  # when to ask again although nothing is new
+        self._said, self._sent = 0, 0  # number of the newest body, and of the last one that was sent
+        self._due = 0.0  # when to poll again even without a new body
         self._newest = 0  # request
-        self._idle_since = dict.fromkeys(range(LANES), 0.0)  # of lanes that wait for their turn
-        self._shut: set[int] = set()  # lanes whose connection is not to be used again
+        self._idle_since = dict.fromkeys(range(LANES), 0.0)  # lanes that wait for their turn
+        self._shut: set[int] = set()  # lanes whose connection must not be used again
         self._revision, self._poll_s = 0, 20.0
         self._failures, self._complained_at = 0, float("-inf")
         self._answered = False
@@ -46,12 +46,12 @@ class ControllerLink:
         return self._answered and self._failures == 0
 
     def start(self) -> None:
-        """Poll for ever, in threads of its own."""
+        """Poll for ever in separate threads."""
         for number in range(LANES):
             threading.Thread(target=self._poll, args=(number,), name=f"controller-link-{number}", daemon=True).start()
 
     def report(self, body: dict[str, Any]) -> None:
-        """Say this from now on, beginning at once."""
+        """Replace the report and send it at once."""
         with self._turn:
             self._body = body
             self._said += 1
@@ -65,7 +65,7 @@ class ControllerLink:
             try:
                 answer = lane.ask(body, within_s)
             except Refused as error:
-                with self._turn:  # other connections may lead to the same replica, which does not lead
+                with self._turn:  # other connections may reach the same replica, which does not lead
                     self._shut.update(range(LANES))
                     self._shut.discard(number)
                     self._failed(request, error, error.retry_after_s)
@@ -73,14 +73,14 @@ class ControllerLink:
                 with self._turn:
                     if not reused:
                         self._failed(request, error, None)
-                    elif request == self._newest:  # an idle connection was closed: a fresh one may do
+                    elif request == self._newest:  # the server closed an idle connection: retry on a new one
                         self._due = time.monotonic()
             else:
                 with self._turn:
                     self._directed(request, answer)
 
     def _next(self, number: int, lane: Lane) -> tuple[int, dict[str, Any], float]:
-        """Wait for this lane's turn: something is to be sent, and no other lane has been idle for longer."""
+        """Wait until there is a request to send and no other lane has been idle for longer."""
         with self._turn:
             self._idle_since[number] = time.monotonic()
             self._turn.notify_all()
@@ -105,7 +105,7 @@ class ControllerLink:
             log("the controller answers again")
         self._failures, self._complained_at, self._answered = 0, float("-inf"), True
         if request != self._newest:
-            return  # the newer request is answered with what is so then
+            return  # ignore this answer: a newer request is open
         self._revision = answer["revision"]
         poll_s = answer.get("pollS")
         self._poll_s = min(max(float(poll_s), 1.0), 300.0) if isinstance(poll_s, (int, float)) else 20.0
@@ -113,7 +113,7 @@ class ControllerLink:
         self._on_directive(answer)
 
     def _failed(self, request: int, error: Exception, retry_after_s: float | None) -> None:
-        """A fresh connection failed, or the controller refused: the next try is made after a pause, or with news."""
+        """After a failed connection or a refusal: retry after a pause, or when the report changes."""
         if request != self._newest:
             return
         self._failures += 1

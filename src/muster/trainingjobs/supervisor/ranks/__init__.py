@@ -1,1 +1,1 @@
-"""Ranks on this node: their shims, output, environment, hooks, stacks and signs of trouble."""
+"""Ranks on this node: their shims, output, environment, hooks, stacks and symptoms."""

@@ -15,7 +15,7 @@ from .messages import receive_message, send_message
 
 
 class Admission:
-    """What a `rank` process gets: its environment and the write ends of its output."""
+    """The answer to a `rank` process: its environment and the write ends of its output."""
 
     def __init__(self, reply: dict[str, Any], pipes: tuple[int, int]) -> None:
         self.reply, self.pipes = reply, pipes
@@ -41,15 +41,15 @@ class RankDoor(threading.Thread):
         self._socket.listen(256)
 
     def admit(self, key: int, reply: dict[str, Any], pipes: tuple[int, int]) -> None:
-        """Answer a `rank` process that asked; called by the main thread."""
+        """Admit a `rank` process; called by the main thread."""
         self._waiting.pop(key).put(Admission(reply, pipes))
 
     def refuse(self, key: int) -> None:
-        """Tell a `rank` process that its attempt is over; called by the main thread."""
+        """Refuse a `rank` process because its attempt is over; called by the main thread."""
         self._waiting.pop(key).put(None)
 
     def run(self) -> None:
-        """Accept for ever."""
+        """Accept connections for ever."""
         while True:
             sock, _ = self._socket.accept()
             threading.Thread(target=self._serve, args=(sock,), name="rank", daemon=True).start()
@@ -83,7 +83,7 @@ class RankDoor(threading.Thread):
             self._post(RankOrphaned(key))
 
     def _follow(self, sock: socket.socket, key: int) -> bool:
-        """Hand on what a `rank` process reports; returns whether it reported the rank's end."""
+        """Pass on the reports of a `rank` process. Returns whether it reported the rank's end."""
         while True:
             message, _ = receive_message(sock)
             if message is None:

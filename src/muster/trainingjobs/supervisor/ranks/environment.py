@@ -1,4 +1,4 @@
-"""Writes the environment of this node's first rank to a file, for programs run beside it (`muster exec`)."""
+"""Writes the environment of this node's first rank to a file, for `muster exec`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "rank.env"
 
 
 def write_rank_env(attempt: AttemptSpec) -> None:
-    """Writes the file beside the supervisor's folder, for a shell to read; without a writable folder there is none.
+    """Write the file as shell assignments, beside the supervisor's folder. If that is not writable, no file is written.
 
     Ranks are numbered node by node, as launchers do by default. Without MUSTER_ATTEMPT the SDK knows that it does not
     run in a rank: it reports nothing.

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 FOLDER, NAME = "MUSTER_RANK_HOOK", "hook"
 FAILING, HANDLER, STACKS = "failing-", "handler-", "stacks-"
 STACK_SIGNAL = 12
-"""Above SIGRTMIN: programs and launchers use the named signals, glibc the first two real-time ones."""
+"""A real-time signal: programs and launchers use the named signals, and glibc uses the first two real-time ones."""
 TAKEN = 0
-"""In the place of the signal, where the program has a handler for it."""
+"""Written instead of the signal's number if the program uses the signal itself."""
 
 
 def begin() -> None:
-    """Take the folder out of the environment, load the next `sitecustomize`, then watch for the end."""
+    """Remove the folder from the environment, load the next `sitecustomize`, and watch for the end."""
     folder = os.environ.pop(FOLDER, "")
     if not folder:
         return
@@ -49,12 +49,12 @@ def begin() -> None:
     finally:
         try:  # noqa: SIM105  # each import slows down each start
             Watch(folder)
-        except Exception:  # the program runs without it too
+        except Exception:  # the program must run without the hook
             pass
 
 
 class Watch:
-    """Notes the failure of this process's main thread: not of its children, not of its other threads."""
+    """Records a failure of this process's main thread, but not of its children or other threads."""
 
     def __init__(self, folder: str) -> None:
         import _thread
@@ -67,35 +67,38 @@ class Watch:
         self._watch_exit()
         atexit.register(self.ending)
         self._shutdown = getattr(threading, "_shutdown", None)
-        if self._shutdown is not None:  # threads are waited for before functions of atexit are called
+        if self._shutdown is not None:  # Python joins threads before it calls the functions of atexit
             threading._shutdown = self.shutdown  # type: ignore[attr-defined]
         self._offer_stacks()
 
     def excepthook(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        """Print as before; note the failure if Python itself calls: after a call by a console the program continues."""
+        """Print as before. Record the failure only if Python itself calls this: a console may call it and continue."""
         self._before(kind, value, trace)
         if _outermost() is _code_of(sys.excepthook):
             self.failing(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def shutdown(self, *arguments: Any, **more: Any) -> Any:
-        """Takes the place of `threading._shutdown`."""
+        """Replaces `threading._shutdown`."""
         self.ending()
         return self._shutdown(*arguments, **more) if self._shutdown is not None else None
 
     def ending(self) -> None:
-        """The interpreter ends. If another excepthook printed the exception, Python has kept the traceback."""
+        """Record a failure at the end of the interpreter.
+
+        Python keeps the traceback even if another excepthook printed it.
+        """
         trace = getattr(sys, "last_traceback", None)
         code = trace.tb_frame.f_code if trace is not None else None
         if trace is None or code is None:
             return
         main = getattr(sys.modules.get("__main__"), "__dict__", None)
         script = code.co_name == "<module>" and trace.tb_frame.f_globals is main
-        console = code.co_filename.startswith("<") and code.co_filename != "<string>"  # which is that of python -c
+        console = code.co_filename.startswith("<") and code.co_filename != "<string>"  # the name of code from python -c
         if (script and not console) or code.co_name == "_run_module_as_main":
             self.failing(1)
 
     def failing(self, code: int) -> None:
-        """Leave the note: this process is about to end with that exit code, which is not 0."""
+        """Write the note: this process is about to end with this exit code, which is not 0."""
         import _thread
 
         if self._noted or os.getpid() != self._pid or _thread.get_ident() != self._thread:
@@ -107,17 +110,17 @@ class Watch:
                     stream.flush()
             _write(os.path.join(self._folder, FAILING + str(self._pid)), f"{_started()} {code}\n")
             mpi: Any = sys.modules.get("mpi4py.MPI")
-            if mpi is not None:  # has MPI_Abort called when Python has finished, as `python -m mpi4py` does
+            if mpi is not None:  # makes mpi4py call MPI_Abort at the end of Python, as `python -m mpi4py` does
                 mpi._set_abort_status(code)
         except Exception:
             pass
 
     def _watch_exit(self) -> None:
-        """Detects a SystemExit that ends the program: Python then reads its `code`, and from C.
+        """Detect a SystemExit that ends the program: Python's C code then reads its attribute `code`.
 
-        So that attribute becomes a property. The dictionary of a built-in type can be written only in this way. It is
-        safe for two reasons. No program has read the attribute yet (Python caches what it finds in types). And the
-        property is never freed: Python empties that dictionary after the end of everything that a finalizer may need.
+        So this replaces the attribute by a property. The dictionary of a built-in type can be changed only in this way.
+        It is safe for two reasons. No program has read the attribute yet, so Python has not cached it. And the property
+        is never freed: Python clears that dictionary after all finalizers.
         """
         import gc
 
@@ -134,7 +137,7 @@ class Watch:
             return value
 
         attributes["code"] = code.kept = property(code, member.__set__, member.__delete__)  # type: ignore[attr-defined]
-        if sys.version_info < (3, 12):  # whose sys.exit makes no instance: Python has nothing to read
+        if sys.version_info < (3, 12):  # on older versions sys.exit creates no instance, so Python reads no attribute
 
             def exit(*status: Any) -> Any:
                 """Exit the interpreter by raising SystemExit(status), as the function of Python does."""
@@ -145,9 +148,9 @@ class Watch:
             sys.exit = exit
 
     def _offer_stacks(self) -> None:
-        """Register a signal that writes the stacks of this process into a file, and say so to the supervisor.
+        """Register a signal handler that writes this process's stacks into a file, and note it for the supervisor.
 
-        If the program sets a handler for the same signal, the offer is withdrawn before that takes effect.
+        If the program sets a handler for the same signal, the note is removed first.
         """
         import _signal  # type: ignore[import-not-found]
         import faulthandler
@@ -168,7 +171,7 @@ class Watch:
                 _write(note, f"{started} {TAKEN}\n")
             return before(signalnum, handler)
 
-        _signal.signal = signal  # which signal.signal calls
+        _signal.signal = signal  # signal.signal calls this function
 
 
 def _outermost() -> CodeType:

@@ -14,7 +14,7 @@ def send_message(sock: socket.socket, message: dict[str, Any], fds: tuple[int, .
     data = struct.pack(">I", len(data)) + data
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
     sent = sock.sendmsg([data], rights)
-    if sent < len(data):  # to send nothing to a peer that has its answer, and is gone, would fail
+    if sent < len(data):  # sending to a peer that has closed would fail
         sock.sendall(data[sent:])
 
 

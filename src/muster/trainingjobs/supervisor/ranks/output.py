@@ -1,4 +1,4 @@
-"""Output of ranks and launchers: copied to the container's log, the last lines kept."""
+"""Copies the output of ranks and launchers to the container's log, and keeps the last lines."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Stream:
         self.fd, self.sink, self.prefix = fd, sink, prefix
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self.closed = threading.Event()
-        self.trace: list[str] = []  # the newest traceback of Python's
+        self.trace: list[str] = []  # the newest Python traceback
         self._tracing: collections.deque[str] | None = None
         self._partial = b""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes; with a prefix only whole lines are written, so that ranks do not cut into each other's."""
+        """Copy bytes. With a prefix only whole lines are written, so that lines of ranks are not mixed."""
         if not self.prefix:
             write_all(self.sink, data)
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -44,7 +44,7 @@ class Stream:
                 self._trace(text)
 
     def _trace(self, lines: list[str]) -> None:
-        """Keep a traceback: from its first line to the next one that is not indented, which names the exception."""
+        """Store a traceback: from its first line to the next line without indentation, which names the exception."""
         for line in lines:
             if line.startswith(TRACEBACK):
                 self._tracing = collections.deque([line], maxlen=TAIL_LINES)
@@ -54,7 +54,7 @@ class Stream:
                     self.trace, self._tracing = list(self._tracing), None
 
     def close(self) -> None:
-        """The last writer is gone."""
+        """End the stream: all writers are gone."""
         if self._partial:
             self.feed(b"\n" if self.prefix else b"")
         if self._partial:
@@ -70,19 +70,19 @@ class Streams:
         self.out, self.err = out, err
 
     def trace(self) -> list[str]:
-        """The newest traceback that it printed; empty if there is none."""
+        """The newest traceback in the output; empty if there is none."""
         return self.err.trace or self.out.trace
 
     def last_lines(self) -> list[str]:
-        """The last lines it wrote: stderr, or stdout where it wrote no errors."""
-        deadline = time.monotonic() + 0.5  # what was written before the exit is in the pipe already
+        """The last lines of stderr; those of stdout if stderr is empty."""
+        deadline = time.monotonic() + 0.5  # all output before the exit is in the pipe already
         for stream in (self.err, self.out):
             stream.closed.wait(max(0.0, deadline - time.monotonic()))
         return list(self.err.tail) or list(self.out.tail)
 
 
 class OutputPump(threading.Thread):
-    """Copies every rank's output to the container's log, in a thread: a slow log must not stop the protocol."""
+    """Copies the output of all ranks to the container's log, in a thread: a slow log must not block the protocol."""
 
     def __init__(self) -> None:
         super().__init__(name="output", daemon=True)
@@ -93,7 +93,7 @@ class OutputPump(threading.Thread):
         self._selector.register(self._wake_read, selectors.EVENT_READ)
 
     def pipe(self, sink: int, prefix: str) -> tuple[Stream, int]:
-        """A new stream and the write end for the process."""
+        """Create a stream, and return it with the write end for the process."""
         read, write = os.pipe()
         stream = Stream(read, sink, prefix.encode())
         self._added.put(stream)
@@ -101,7 +101,7 @@ class OutputPump(threading.Thread):
         return stream, write
 
     def run(self) -> None:
-        """Copy for ever."""
+        """Copy output for ever."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is None:

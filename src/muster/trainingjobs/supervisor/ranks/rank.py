@@ -1,4 +1,4 @@
-"""`rank -- COMMAND`: the shim between a launcher and one rank."""
+"""`rank -- COMMAND`: the process between a launcher and one rank."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..exits import outcome_of, signal_group
 from .hook import FOLDER, NAME
 from .messages import receive_message, send_message
 
-NOT_FOUND_CODES = (126, 127)  # of shells, for a command that they cannot execute or find
+NOT_FOUND_CODES = (126, 127)  # exit codes of shells for a command that they cannot execute or find
 LINGER_S = 3.0
 
 
 def command_rank(arguments: list[str]) -> int:
-    """`rank -- COMMAND...`: run one rank's command, report its exit to this pod's supervisor, and end the same way."""
+    """Run one rank's command, report its exit to the pod's supervisor, and exit in the same way."""
     if len(arguments) < 2 or arguments[0] != "--":
         raise UsageError("usage: supervisor.py rank -- COMMAND...")
-    # A launcher that is killed takes this process with it. The rank itself carries no such signal: the supervisor, its
-    # subreaper, becomes its parent, learns how it ends, and sees to it that it does.
+    # If the launcher is killed, the kernel kills this process too. The rank itself continues: the supervisor becomes
+    # its parent as subreaper, ends it if needed, and learns how it ended.
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     env = dict(os.environ)
 
@@ -68,7 +68,7 @@ def command_rank(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
         signal.signal(number, forward)
     try:
-        # close_fds=False: the launcher's own descriptors (PMI_FD) must reach the rank; Python's are not inheritable.
+        # close_fds=False: the rank needs the launcher's descriptors (PMI_FD). Python's own are not inheritable.
         child = subprocess.Popen(
             arguments[1:], env=env, cwd=reply["cwd"], stdin=subprocess.DEVNULL, stdout=fds[0], stderr=fds[1],
             close_fds=False, start_new_session=True,
@@ -90,28 +90,28 @@ def command_rank(arguments: list[str]) -> int:
     code, killed_by = outcome_of(status)
     if code in NOT_FOUND_CODES and reply.get("lingers"):
         linger(forwarded)
-    if killed_by:  # end as it did, so that the launcher says so too
-        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+    if killed_by:  # end in the same way, so that the launcher reports it
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(killed_by, signal.SIG_DFL)
         os.kill(os.getpid(), killed_by)
     return code
 
 
 def linger(forwarded: list[int]) -> None:
-    """Keep mpiexec from ending the other ranks at once: whether they lack the command too decides whose fault it is."""
+    """Delay the end of the other ranks by mpiexec: whether they lack the command too decides who is at fault."""
     deadline = time.monotonic() + LINGER_S
     while time.monotonic() < deadline and not forwarded:
         time.sleep(0.05)
 
 
 def rank_number(env: Mapping[str, str]) -> str | None:
-    """The rank by the environment that its launcher gave; None if that names none."""
+    """Return the rank's number from the launcher's environment variables; None without one."""
     names = ("MUSTER_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK")
     return next((env[name] for name in names if env.get(name)), None)
 
 
 def rank_watch(door: socket.socket, pid: int) -> None:
-    """Kill the rank when the supervisor is gone."""
+    """Kill the rank when the supervisor is gone; runs in a thread."""
     try:
         while door.recv(64):
             pass

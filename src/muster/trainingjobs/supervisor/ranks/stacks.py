@@ -1,8 +1,10 @@
-"""`stacks [--rank N]`: where each rank of this pod is, one JSON object a line; also collected by `run` at a stall.
+"""`stacks [--rank N]`: prints the stacks of this pod's ranks, one JSON object per line.
 
-A rank that registered a handler (`hook.py`) is signalled and writes the stacks of its threads itself. No other
-process is ever signalled: the default action of the signal would end it. Instead py-spy is asked if the image has it
-and the kernel lets it trace, and otherwise /proc says what the process waits in.
+`run` also logs them at a stall.
+
+A rank that registered a handler (`hook.py`) is signalled and writes the stacks of its threads itself. No other process
+is ever signalled: the default action of the signal would end it. For other processes py-spy is used, if the image has
+it and the kernel allows tracing. Otherwise the output has what /proc shows.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from .hook import FOLDER, HANDLER, NAME, STACKS, TAKEN
 from .rank import rank_number
 
 WAIT_S = 3.0
-QUIET_S = 0.15  # a file that has not grown for so long is complete
+QUIET_S = 0.15  # a file that has not grown for this long is complete
 PY_SPY_S = 15.0
-PROCESSES_MAX = 4  # of one rank: below a shell there may be several
-LOG_LINES_MAX = 400  # of one node, at a stall
+PROCESSES_MAX = 4  # most processes of one rank: there may be several below a shell
+LOG_LINES_MAX = 400  # most lines of one node at a stall
 LINES_MAX, LINE_CHARS, THREADS_MAX = 60, 300, 16
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"  # Linux, Documentation/admin-guide/LSM/Yama.rst
 DENIED = re.compile("permission denied|not permitted", re.IGNORECASE)
@@ -36,7 +38,7 @@ STATES = {"R": "running", "S": "sleeping", "D": "in a system call that signals d
 
 
 def command_stacks(arguments: list[str]) -> int:
-    """`stacks [--rank N]`, run by `muster stacks` in the pod."""
+    """Run `stacks [--rank N]`; `muster stacks` runs it in the pod."""
     wanted = None
     if arguments:
         if len(arguments) != 2 or arguments[0] != "--rank" or not arguments[1].isdigit():
@@ -48,7 +50,7 @@ def command_stacks(arguments: list[str]) -> int:
 
 
 def collect(pod_uid: str, wanted: int | None = None) -> Iterator[dict[str, Any]]:
-    """Each rank of the pod, or the wanted one: {rank, pid, command, state, source, why, threads: [[line]]}."""
+    """Yield each rank of the pod, or the given one: {rank, pid, command, state, source, why, threads: [[line]]}."""
     found = _ranks(pod_uid)
     for rank in sorted(found):
         if wanted in (None, rank):
@@ -57,7 +59,7 @@ def collect(pod_uid: str, wanted: int | None = None) -> Iterator[dict[str, Any]]
 
 
 def log_in_background(pod_uid: str) -> None:
-    """Write the stacks of this node's ranks into the log, in a thread of its own: `run` does not wait for them."""
+    """Write the stacks of this node's ranks into the log, in a separate thread."""
 
     def write() -> None:
         left = LOG_LINES_MAX
@@ -72,7 +74,7 @@ def log_in_background(pod_uid: str) -> None:
                 for line in lines[: max(0, left)]:
                     log(line)
                 left -= len(lines)
-        except Exception as error:  # evidence is worth less than the attempt
+        except Exception as error:  # an error here must not end the attempt
             log(f"the stacks could not be collected ({type(error).__name__}: {error})")
 
     threading.Thread(target=write, name="stacks", daemon=True).start()
@@ -82,7 +84,7 @@ def _ranks(pod_uid: str) -> dict[int, list[tuple[int, str]]]:
     """Returns for each rank its processes and the folder of their hook, the oldest first.
 
     Every rank leads a session. What Python starts below it has no hook; what a shell starts below it has one. If the
-    kernel hides the environment of a rank, its parent's environment shows which rank it is.
+    kernel hides the environment of a rank, the environment of its parent names the rank.
     """
     found: dict[int, list[tuple[int, str]]] = {}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -137,7 +139,7 @@ def _described(rank: int, pid: int, folder: str) -> dict[str, Any]:
 
 
 def _handler(pid: int, folder: str) -> tuple[int, str]:
-    """The signal that the process has our handler for, by its own note and by the kernel's word; 0, and why not."""
+    """Return the signal for which the process has our handler, by its note and by the kernel; or 0 and the reason."""
     none = "it registered no handler: it is not Python, or began with -S, -I or -E, or runs another program now"
     try:
         with open(os.path.join(folder, f"{HANDLER}{pid}"), encoding="ascii") as file:
@@ -150,7 +152,9 @@ def _handler(pid: int, folder: str) -> tuple[int, str]:
         return 0, none
     if start_ticks(pid) != started:
         return 0, none
-    if int(number) == TAKEN or blocked & bit:  # who blocks it may wait for it (sigwait(3), signalfd(2))
+    if (
+        int(number) == TAKEN or blocked & bit
+    ):  # a process that blocks the signal may wait for it (sigwait(3), signalfd(2))
         return 0, "the program uses the signal for stacks itself"
     return (int(number), "") if caught & bit else (0, none)
 
@@ -175,7 +179,7 @@ def _by_signal(pid: int, folder: str, number: int) -> list[list[str]]:
 
 
 def _by_py_spy(pid: int) -> tuple[list[list[str]], str]:
-    """Returns the stacks that py-spy finds, and why it finds none."""
+    """Returns the stacks from py-spy, or none and the reason."""
     program = shutil.which("py-spy")
     if program is None:
         return [], "the image has no py-spy"
@@ -203,7 +207,7 @@ def _why_denied(pid: int) -> str:
     if scope in ("1", "2") and not _may_trace():
         return f"{YAMA} is {scope}, and the container lacks the capability SYS_PTRACE"
     try:
-        os.readlink(f"/proc/{pid}/exe")  # needs the same rights as tracing, except for those of security modules
+        os.readlink(f"/proc/{pid}/exe")  # needs the same rights as tracing, apart from security modules
     except PermissionError:
         return "it has other rights or hides itself, and the container lacks the capability SYS_PTRACE"
     except OSError:
@@ -230,7 +234,7 @@ def _by_proc(pid: int) -> Iterator[str]:
 
 
 def _blocks(text: str, heads: tuple[str, ...]) -> list[list[str]]:
-    """The lines below each head."""
+    """Return the lines after each header line."""
     found: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith(heads):
@@ -241,7 +245,7 @@ def _blocks(text: str, heads: tuple[str, ...]) -> list[list[str]]:
 
 
 def _short(line: str) -> str:
-    """The line with paths below the ranks' folder as the program's own: on each node of a test cluster they differ."""
+    """Shorten paths below the ranks' folder, because the folder differs between nodes of a test cluster."""
     folder = os.environ.get("MUSTER_WORKDIR", "")
     return (line.replace(folder.rstrip("/") + "/", "") if folder else line)[:LINE_CHARS]
 

@@ -1,4 +1,4 @@
-"""Signs that a running attempt is in trouble: ranks whose process does not run, tracebacks that ranks printed."""
+"""Symptoms of a running attempt: ranks whose process does not run, and tracebacks in their output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .watch import RankWatch
 
 IDLE_MAX, TRACES_MAX = 16, 2
 TRACE_EVERY_S = 30.0
-"""New tracebacks are sent at this pace: some programs log one at each step and continue."""
+"""Interval at which new tracebacks are sent, because some programs log one at each step and continue."""
 _NAMES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "gone", "": "gone"}
 
 
@@ -23,18 +23,18 @@ class RankSeen(NamedTuple):
 
 
 class Symptoms:
-    """Observations about ranks that the controller receives, beyond how they end."""
+    """Observations about running ranks for the controller."""
 
     def __init__(self, watch: RankWatch) -> None:
         self._watch = watch
-        self._seen: dict[int, str] = {}  # by rank, at the newest look
+        self._seen: dict[int, str] = {}  # by rank, at the last check
         self._sent_at = float("-inf")
         self.body: dict[str, Any] = {}
 
     def look(self, ranks: Iterable[RankSeen], now: float) -> bool:
-        """Look at the live ranks of the running attempt; returns whether there is news. Call it about once a second.
+        """Check the live ranks of the running attempt. Returns whether something changed. Call it about once a second.
 
-        A state counts when two looks in a row have seen it: debuggers and profilers stop a process for a moment.
+        A state counts after two checks in a row, because debuggers and profilers stop a process for a moment.
         """
         alive = sorted(ranks, key=lambda rank: rank.number)
         seen = {rank.number: name for rank in alive for name in [self._state(rank)] if name}
@@ -55,11 +55,11 @@ class Symptoms:
         return True
 
     def forget(self) -> None:
-        """The attempt does not run any more."""
+        """Forget the observations, because the attempt no longer runs."""
         self._seen, self.body, self._sent_at = {}, {}, float("-inf")
 
     def _state(self, rank: RankSeen) -> str:
-        """In one word why the rank does not run; "" if it does. Below a shell its Python is looked at too."""
+        """Return in one word why the rank does not run; "" if it runs. Below a shell, its Python is checked too."""
         for pid in [rank.pid, *(pid for pid in self._watch.hooked() if pid != rank.pid and _leads(rank.pid, pid))]:
             name = _NAMES.get(process_state(pid), "")
             if name and (pid == rank.pid or name != "gone"):

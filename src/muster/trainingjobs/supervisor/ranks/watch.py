@@ -12,11 +12,11 @@ from ..processes import start_ticks
 from .hook import FAILING, HANDLER, NAME, STACKS
 
 EXIT_S = 10.0
-"""A rank that failed has this long for its own end: handlers of atexit, threads, the last lines of output."""
+"""Time in which a failed rank may end by itself: handlers of atexit, threads, the last output."""
 
 
 class RankWatch:
-    """Ends processes that noted that they fail, and then do not end."""
+    """Kills processes that left a note of their failure and then did not end."""
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.join(folder, NAME)
@@ -24,20 +24,20 @@ class RankWatch:
         hook = importlib.import_module(".hook", __package__)
         source = hook.__spec__.loader.get_source(hook.__name__)  # type: ignore[union-attr]
         write_file(os.path.join(self.folder, "sitecustomize.py"), source)
-        self._noted: dict[int, float] = {}  # processes that fail, and since when that is known
+        self._noted: dict[int, float] = {}  # failed processes, and when their notes were found
 
     def exit_code(self, pid: int) -> int | None:
-        """The exit code that a process noted before it ended, or still does; None if it noted none."""
+        """The exit code in a process's note; None without a note."""
         note = self._read(FAILING, pid)
         return note[1] if note is not None else None
 
     def hooked(self) -> list[int]:
-        """Live processes that have the hook."""
+        """Live processes with the hook."""
         notes = ((pid, self._read(HANDLER, pid)) for pid in self._pids(HANDLER))
         return [pid for pid, note in notes if note is not None and start_ticks(pid) == note[0]]
 
     def forget(self) -> None:
-        """The attempt is over: remove the notes of its processes."""
+        """Remove the notes of an ended attempt."""
         self._noted.clear()
         for name in os.listdir(self.folder):
             if name.startswith((FAILING, HANDLER, STACKS)):
@@ -45,7 +45,7 @@ class RankWatch:
                     os.unlink(os.path.join(self.folder, name))
 
     def tick(self, now: float) -> None:
-        """Look for notes; kill the processes whose time is over."""
+        """Read new notes, and kill the processes whose time is up."""
         for pid in self._pids(FAILING):
             since = self._noted.setdefault(pid, now)
             note = self._read(FAILING, pid)

@@ -1,1 +1,1 @@
-"""Commands of mpiexec for this node: the remote shell of our own, and the image's sshd."""
+"""Runs mpiexec's commands on this node: our own remote shell, and the image's sshd."""

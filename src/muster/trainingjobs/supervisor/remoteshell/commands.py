@@ -20,7 +20,7 @@ _PIPE = subprocess.PIPE
 
 
 class Request:
-    """A command, or a connection for sshd, that waits until the main thread has started its process."""
+    """A request to start a command, or sshd for a connection, that waits for the main thread."""
 
     def __init__(self, command: str, pipes: tuple[int, int, int]) -> None:
         self.command, self.pipes = command, pipes
@@ -28,7 +28,10 @@ class Request:
 
 
 class RemoteCommands:
-    """Called from the threads that serve remote shells; asks the main thread to start and end their commands."""
+    """Starts and ends commands of remote shells.
+
+    Threads of remote shells call it, and the main thread does the work.
+    """
 
     def __init__(self, post: Callable[[Event], None]) -> None:
         self._post = post
@@ -37,16 +40,16 @@ class RemoteCommands:
         self._requests: dict[int, Request] = {}
 
     def take(self, number: int) -> Request:
-        """A request that is answered now; called by the main thread."""
+        """Return a request that is about to be answered; called by the main thread."""
         return self._requests.pop(number)
 
     def key(self) -> tuple[int, bytes]:
-        """The newest attempt begun here, and its key while it may run commands through the remote shell of our own."""
+        """Return the newest attempt on this node, and its key while our remote shell may run its commands."""
         open_to = self.open
         return open_to.attempt, open_to.key
 
     def start(self, command: str, pipes: tuple[int, int, int] | None = None, attempt: int | None = None) -> Child:
-        """Run a remote command, with new pipes or with those of a session of sshd; waits for the main thread."""
+        """Run a remote command with new pipes or those of an sshd session. Waits for the main thread."""
         number, request = next(self._numbers), Request(command, pipes or (_PIPE, _PIPE, _PIPE))
         return self._ask(number, request, CommandAsked(number, "sshd" if pipes else "supervisor", attempt))
 
@@ -59,7 +62,7 @@ class RemoteCommands:
         return result
 
     def ended(self, child: Child, lost: bool) -> None:
-        """A remote command's session is over; its process group is killed if it still runs."""
+        """End the session of a remote command, and kill its process group if it still runs."""
         self._post(CommandOver(child.key, lost))
 
     # -- sshd
@@ -74,7 +77,7 @@ class RemoteCommands:
         return self._ask(number, Request("", (fd, fd, _PIPE)), ConnectionAsked(number))
 
     def session(self, sock: socket.socket, hello: dict[str, Any], pipes: list[int]) -> None:
-        """A session of sshd has begun: run its command, tell `session` how it ended."""
+        """Run the command of an sshd session, and send its exit code to `session`."""
         try:
             stdin, stdout, stderr = pipes
             child = self.start(str(hello.get("command")), (stdin, stdout, stderr), int(hello["session"]))

@@ -1,4 +1,4 @@
-"""`dial HOST PORT`: ssh's ProxyCommand. Waits until this attempt's sshd answers there, and hands ssh the socket."""
+"""`dial HOST PORT`: ssh's ProxyCommand. Waits until this attempt's sshd answers, and passes the socket to ssh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wire import HANDSHAKE_S, SSHD_MARK, ShellRefused
 
 
 def command_dial(arguments: list[str]) -> int:
-    """Returns 0 when ssh has the socket (ProxyUseFdpass), 255 where there is none to have."""
+    """Returns 0 after ssh has received the socket (ProxyUseFdpass), 255 if the connection failed."""
     if len(arguments) != 2:
         raise UsageError("usage: supervisor.py dial HOST PORT")
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -28,7 +28,7 @@ def command_dial(arguments: list[str]) -> int:
 
 
 def connect(config: dict[str, Any], host: str, port: int) -> socket.socket:
-    """A connection to the sshd of this attempt, from which nothing has been read; ShellRefused or OSError."""
+    """Connect to the sshd of this attempt, without consuming its greeting. Raises ShellRefused or OSError."""
     sock = socket.create_connection((host, port), timeout=HANDSHAKE_S)
     try:
         wanted, deadline = SSHD_MARK.format(config["attempt"]).encode(), time.monotonic() + HANDSHAKE_S
@@ -41,7 +41,7 @@ def connect(config: dict[str, Any], host: str, port: int) -> socket.socket:
                 time.sleep(0.01)
         line = seen.partition(b"\n")[0].rstrip()
         if not (line.startswith(b"SSH-") and line.endswith(wanted)):
-            sock.recv(256)  # else the close would be a reset, which the other side logs
+            sock.recv(256)  # otherwise the close would be a reset, which the other side logs
             raise ShellRefused("not running that attempt", again=True)
         sock.settimeout(None)
         return sock

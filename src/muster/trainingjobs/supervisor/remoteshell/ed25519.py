@@ -1,6 +1,6 @@
-"""Ed25519 public keys (RFC 8032, section 5.1.5), for the standard library has none. Nothing is signed here: ssh does.
+"""Computes Ed25519 public keys (RFC 8032, section 5.1.5), which the standard library cannot. ssh makes the signatures.
 
-Not in constant time: it runs once per attempt, in the pod that holds the seed.
+It does not run in constant time. That is safe: it runs once per attempt, in the pod that has the secret key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BASE: Point = (BASE_X, BASE_Y, 1, BASE_X * BASE_Y % P)
 
 
 def add(p: Point, q: Point) -> Point:
-    """The sum of two points; also of one with itself (RFC 8032, section 5.1.4)."""
+    """Add two points, which may be equal (RFC 8032, section 5.1.4)."""
     a, b = (p[1] - p[0]) * (q[1] - q[0]) % P, (p[1] + p[0]) * (q[1] + q[0]) % P
     c, d = 2 * p[3] * q[3] * D % P, 2 * p[2] * q[2] % P
     e, f, g, h = b - a, d - c, d + c, b + a
@@ -26,7 +26,7 @@ def add(p: Point, q: Point) -> Point:
 
 
 def doublings() -> list[Point]:
-    """The base point times 1, 2, 4 and so on to 2**254."""
+    """Return the base point multiplied by 1, 2, 4 and so on, up to 2**254."""
     points = [BASE]
     while len(points) < 255:
         points.append(add(points[-1], points[-1]))
@@ -37,7 +37,7 @@ DOUBLINGS = doublings()
 
 
 def public_key(seed: bytes) -> bytes:
-    """The 32 bytes of the public key of a 32-byte secret key."""
+    """Return the public key (32 bytes) of a 32-byte secret key."""
     digest = bytearray(hashlib.sha512(seed).digest()[:32])
     digest[0] &= 248
     digest[31] = digest[31] & 127 | 64

@@ -1,4 +1,4 @@
-"""`rsh HOST COMMAND`: the remote shell's calling side, in the role of ssh."""
+"""`rsh HOST COMMAND`: the client of the remote shell, which mpiexec uses instead of ssh."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ from .wire import (
 )
 
 T = TypeVar("T")
-SHELL_WAIT_S = 120.0  # how long to wait for a node that has not received its `run` directive yet
+SHELL_WAIT_S = 120.0  # longest wait for a node that has not received its `run` directive yet
 
 
 def command_rsh(arguments: list[str]) -> int:
-    """`rsh [ssh options] HOST COMMAND...`: as ssh does it; exit code of the command, 255 where the connection fails."""
+    """Run `rsh [ssh options] HOST COMMAND...` as ssh does.
+
+    Returns the command's exit code; 255 if the connection fails.
+    """
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)
-        if len(option) == 2 and option[1] in "BbcDEeFIiJLlmOopQRSWw" and rest:  # ssh options that take a value
+        if len(option) == 2 and option[1] in "BbcDEeFIiJLlmOopQRSWw" and rest:  # ssh options with a value
             rest.pop(0)
     if len(rest) < 2:
         raise UsageError("usage: supervisor.py rsh HOST COMMAND...")
@@ -67,7 +70,7 @@ def shell_config() -> dict[str, Any]:
 
 
 def patiently(host: str, connect: Callable[[], T]) -> T | None:
-    """Connects, with retries while the node may not have received `run` yet; logs a failure and returns None."""
+    """Connect, with retries while the node may not have received `run` yet. Logs a failure and returns None."""
     deadline, pause = time.monotonic() + SHELL_WAIT_S, 0.02
     while True:
         try:
@@ -84,7 +87,7 @@ def patiently(host: str, connect: Callable[[], T]) -> T | None:
 
 
 def shell_connect(config: dict[str, Any], host: str) -> Channel:
-    """Connect to a node's supervisor and prove both sides; ShellRefused or OSError."""
+    """Connect to a node's supervisor with mutual authentication. Raises ShellRefused or OSError."""
     port = {entry["address"]: entry["shellPort"] for entry in config["hosts"]}.get(host)
     if port is None:
         raise ShellRefused(f"{host} is not a node of this attempt")
@@ -99,7 +102,7 @@ def shell_connect(config: dict[str, Any], host: str) -> Channel:
         send_line(sock, {"attempt": config["attempt"], "nonce": nonce, "mac": mac})
         answer = read_line(sock, deadline)
         if "error" in answer:
-            begun = answer.get("attempt", config["attempt"])  # an older one: it has not received `run` yet
+            begun = answer.get("attempt", config["attempt"])  # an older attempt: the node has not received `run` yet
             raise ShellRefused(f"{host}: {answer['error']}", again=int(begun) < config["attempt"])
         if not hmac.compare_digest(shell_mac(key, "server", *about), str(answer.get("mac"))):
             raise ShellRefused(f"{host} does not hold this attempt's key")
@@ -110,7 +113,7 @@ def shell_connect(config: dict[str, Any], host: str) -> Channel:
 
 
 def shell_client(channel: Channel, command: str) -> int:
-    """Run the command through the channel with this process's stdin, stdout and stderr; returns its exit code."""
+    """Run the command through the channel with this process's stdin, stdout and stderr. Returns its exit code."""
     channel.send(COMMAND, command.encode())
     readers: list[Any] = [channel.sock, 0]
     while True:

@@ -1,4 +1,4 @@
-"""The remote shell's serving side, where mpiexec's commands for this node arrive."""
+"""The server of the remote shell: receives mpiexec's commands for this node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_SHELLS = 64
 
 
 class ShellServer(threading.Thread):
-    """Accepts the commands of node rank 0's mpiexec."""
+    """Accepts commands from the mpiexec of node rank 0."""
 
     def __init__(self, settings: Settings, commands: RemoteCommands) -> None:
         super().__init__(name="shell-server", daemon=True)
@@ -52,7 +52,7 @@ class ShellServer(threading.Thread):
         self.port: int = self._socket.getsockname()[1]
 
     def run(self) -> None:
-        """Accept for ever; at most MAX_SHELLS at once, the others wait in the listen queue."""
+        """Accept connections for ever. At most MAX_SHELLS are open; others wait in the listen queue."""
         while True:
             self._slots.acquire()
             try:
@@ -69,7 +69,7 @@ class ShellServer(threading.Thread):
             with sock:
                 if self._commands.uses_sshd():
                     sshd = self._commands.connect(sock)
-                    sock.close()  # the connection is sshd's alone
+                    sock.close()  # only sshd uses the connection
                     sshd.ended.wait()
                     return
                 channel = self._handshake(sock)
@@ -110,7 +110,10 @@ class ShellServer(threading.Thread):
         return Channel(sock, key, "server", "{} {}".format(nonce, hello.get("nonce")))
 
     def _forward(self, channel: Channel, child: Child, frames: list[tuple[int, bytes]]) -> None:
-        """Carry bytes both ways until the command has ended and its output was sent; OSError where the peer is lost."""
+        """Copy bytes in both directions until the command has ended and its output is sent.
+
+        Raises OSError if the peer is lost.
+        """
         pipes = child.popen
         assert pipes.stdin is not None
         assert pipes.stdout is not None
@@ -146,7 +149,7 @@ class ShellServer(threading.Thread):
             frames = channel.receive() if channel.sock in readable else []
             if child.ended.is_set() and ended_at is None:
                 ended_at = time.monotonic()
-            # a background process may hold the pipes for as long as it likes
+            # a background process may keep the pipes open
             if ended_at is not None and (not outputs or time.monotonic() - ended_at > 1.0):
                 channel.send(EXIT, json.dumps(dict(zip(("code", "signal"), child.outcome()))).encode())
                 return

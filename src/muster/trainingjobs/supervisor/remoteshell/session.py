@@ -1,4 +1,4 @@
-"""`session SOCKET ATTEMPT`: what sshd starts. The supervisor runs the session's command, with its pipes."""
+"""`session SOCKET ATTEMPT`: started by sshd. Asks the supervisor to run the session's command with its pipes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..ranks.messages import receive_message, send_message
 
 
 def command_session(arguments: list[str]) -> int:
-    """Returns the command's exit code; 255 where it could not run."""
+    """Returns the command's exit code; 255 if it could not run."""
     if len(arguments) != 2:
         raise UsageError("usage: supervisor.py session SOCKET ATTEMPT")
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # with the connection sshd goes, and this with it
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # when the connection ends, sshd ends, and this process with it
     command = os.environ.get("SSH_ORIGINAL_COMMAND")
     if not command:
         raise UsageError("a remote command is needed: this sshd gives no login shell")

@@ -24,8 +24,8 @@ from .wire import SSHD_MARK
 
 FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/bin", "/usr/local/bin", "/bin")
 
-# StrictModes would refuse a key file below a folder that all may write to, such as /tmp; the output of a program that
-# belongs to root it takes. The key's own options allow nothing but its command.
+# StrictModes refuses a key file below a folder that all users may write to, such as /tmp. It accepts the output of a
+# program that root owns. The key's options allow only its command.
 SERVER = """
 HostKey "{folder}/host_key"
 PidFile none
@@ -86,7 +86,10 @@ Host *
 
 
 def server_command(attempt: AttemptSpec, settings: Settings, folder: str, env: Mapping[str, str]) -> list[str]:
-    """Write this node's side; returns the command that serves the connection on its stdin. CannotStart where not."""
+    """Write the files of this node's sshd.
+
+    Returns the command that serves a connection on its stdin. Raises CannotStart.
+    """
     program, cat, user = find("sshd", "openssh-server", env), find("cat", "coreutils", env), user_name()
     key = client_key(attempt.key, settings.job_uid, attempt.number).public
     session = [*SELF, "session", os.path.join(os.path.dirname(folder), "ranks"), str(attempt.number)]
@@ -105,7 +108,7 @@ def server_command(attempt: AttemptSpec, settings: Settings, folder: str, env: M
 
 
 def client_command(attempt: AttemptSpec, settings: Settings, folder: str, env: Mapping[str, str]) -> list[str]:
-    """Write node rank 0's side; returns the ssh command, which a host and what to run there are appended to."""
+    """Write the files of node rank 0's ssh. Returns the ssh command, to which a host and a command are appended."""
     program = find("ssh", "openssh-client", env)
     dial = " ".join(shlex.quote(part) for part in [*SELF, "dial"]).replace("%", "%%")
     text = CLIENT.format(folder=folder.replace("%", "%%"), user=user_name(), dial=dial).lstrip()
@@ -122,7 +125,7 @@ def client_command(attempt: AttemptSpec, settings: Settings, folder: str, env: M
 
 
 def find(name: str, package: str, env: Mapping[str, str], folders: tuple[str, ...] = FOLDERS) -> str:
-    """The program on PATH or in a usual folder; CannotStart where the image has none."""
+    """Find a program on PATH or in a usual folder. Raises CannotStart if the image has none."""
     path = shutil.which(name, path=os.pathsep.join((env.get("PATH", ""), *folders)))
     if path is None:
         raise CannotStart(
@@ -150,7 +153,10 @@ def user_name() -> str:
 
 
 def check(command: list[str], env: Mapping[str, str]) -> None:
-    """Have sshd look at its settings, and make the folder its unprivileged half wants. CannotStart where it refuses."""
+    """Let sshd check its settings, and create the folder for its privilege separation.
+
+    Raises CannotStart if sshd refuses.
+    """
     for last in (False, True):
         try:
             result = subprocess.run(
@@ -165,4 +171,4 @@ def check(command: list[str], env: Mapping[str, str]) -> None:
         missing = re.search(r"Missing privilege separation directory: (/\S+)", said)
         if last or missing is None:
             raise CannotStart(f"mpi.remoteShell sshd: {command[0]} will not start: {said[-500:]}")
-        os.makedirs(missing.group(1), 0o755, exist_ok=True)  # Debian makes it when its service starts
+        os.makedirs(missing.group(1), 0o755, exist_ok=True)  # Debian's service creates it at its start

@@ -34,7 +34,9 @@ class SshKey:
     @property
     def private(self) -> str:
         """As in a private key file without a passphrase (OpenSSH's PROTOCOL.key)."""
-        check = self._public[:4]  # two equal words: the file was decrypted rightly; nothing is encrypted here
+        check = self._public[
+            :4
+        ]  # two equal numbers show that the file was decrypted correctly; this file is not encrypted
         secret = check + check + _string(KIND.encode()) + _string(self._public)
         secret += _string(self._seed + self._public) + _string(b"")
         secret += bytes(range(1, 1 + -len(secret) % 8))

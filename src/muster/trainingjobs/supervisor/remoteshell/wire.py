@@ -16,14 +16,14 @@ import struct
 import time
 from typing import Any
 
-HANDSHAKE_S = 10.0  # a remote-shell peer proves who it is within this
+HANDSHAKE_S = 10.0  # time limit of the handshake
 MAX_FRAME_BYTES = 1 << 20
-SSHD_MARK = " muster-attempt-{}"  # ends the first line of an attempt's sshd, where the image's own is used
+SSHD_MARK = " muster-attempt-{}"  # suffix of the first line of an attempt's sshd
 COMMAND, STDIN, STDIN_END, STDOUT, STDERR, EXIT = range(6)
 
 
 class ShellRefused(Exception):
-    """The peer would not, or could not prove who it is; `again` where a later try may do."""
+    """The peer refused, or could not authenticate. `again`: a later try may succeed."""
 
     def __init__(self, message: str, again: bool = False) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class Channel:
     def __init__(self, sock: socket.socket, key: bytes, role: str, nonces: str) -> None:
         self.sock = sock
         sock.settimeout(60.0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a vanished node is noticed within 45 s
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a lost node is detected within 45 s
         for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 6), ("TCP_NODELAY", 1)):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         other = "client" if role == "server" else "server"
@@ -79,7 +79,10 @@ class Channel:
         self._sent += 1
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """Frames that have come; blocks for at least some bytes. ConnectionError at the end or where one is forged."""
+        """Return received frames; blocks until data arrives.
+
+        Raises ConnectionError at the end or for a forged frame.
+        """
         data = self.sock.recv(1 << 16)
         if not data:
             raise ConnectionError("closed")

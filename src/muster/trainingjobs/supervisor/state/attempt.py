@@ -1,4 +1,4 @@
-"""One attempt on this node: what the controller directed, and how far it has come."""
+"""One attempt on this node: the directive, and its progress."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 
 class AttemptSpec:
-    """What a `run` directive asks of this node; never changes. ValueError or KeyError if it is malformed."""
+    """The content of a `run` directive for this node; immutable. Raises ValueError or KeyError if it is malformed."""
 
     def __init__(self, directive: Mapping[str, Any]) -> None:
         run = directive["run"]
@@ -30,9 +30,9 @@ class AttemptSpec:
             raise ValueError(f"remoteShell {self.remote_shell!r}")
 
     def rank_env(self) -> dict[str, str]:
-        """Returns the environment of this node's ranks, beyond the pod's and the numbers from the launcher."""
+        """Returns the environment of this node's ranks, without the pod's variables and the launcher's rank numbers."""
         env = {"NODE_RANK": str(self.node_rank), "LOCAL_WORLD_SIZE": str(self.ranks_per_node)}
-        if self.launcher != "torchrun":  # which sets its own
+        if self.launcher != "torchrun":  # torchrun sets these itself
             env.update(MASTER_ADDR=self.master_address, MASTER_PORT=str(self.master_port))
         return env
 
@@ -46,15 +46,15 @@ class Rank:
 
     def __init__(self, key: int, number: int) -> None:
         self.key, self.number = key, number
-        self.pid = 0  # also its process group
+        self.pid = 0  # pid and process group
         self.alive = True
         self.exec_error = 0  # errno of a command that could not be executed
-        self.signalled = False  # by us, or stopped by the launcher: its end is then not a failure of its own
-        self.orphaned_at: float | None = None  # when its `rank` process was stopped by the launcher
+        self.signalled = False  # stopped by us or by the launcher: its end is then not its own failure
+        self.orphaned_at: float | None = None  # when the launcher stopped its `rank` process
 
 
 class LauncherExit:
-    """How the launcher ended; reported if no rank of this node turns out to be the reason by `due`."""
+    """The end of the launcher. It is reported if no rank of this node is known as the cause by `due`."""
 
     def __init__(self, outcome: tuple[int, int], how: str, tail: list[str], due: float) -> None:
         self.outcome, self.how, self.tail, self.due = outcome, how, tail, due
@@ -78,16 +78,16 @@ RANK_EXIT_S = 5.0
 
 
 class Attempt:
-    """How far an attempt has come on this node."""
+    """The progress of an attempt on this node."""
 
     def __init__(self, spec: AttemptSpec) -> None:
         self.spec, self.number = spec, spec.number
         self.ranks: list[Rank] = []
         self.launchers: dict[int, int] = {}  # launchers, or `rank` processes of launcher none: pid by key
-        self.commands: dict[int, int] = {}  # remote commands whose session is not over: pid by key
+        self.commands: dict[int, int] = {}  # remote commands with an open session: pid by key
         self.connections: set[int] = set()  # keys of the sshd processes that serve connections
-        self.began = False  # it has had a launcher or a command
-        self.over = False  # nothing of it lives here any more
+        self.began = False  # whether it has had a launcher or a command
+        self.over = False  # whether all its processes have ended
         self.exit: dict[str, Any] | None = None
         self.launcher_exit: LauncherExit | None = None
 
@@ -97,7 +97,7 @@ class Attempt:
         return [*self.launchers.values(), *self.commands.values()]
 
     def launcher_failed(self, outcome: tuple[int, int], how: str, tail: list[str], now: float) -> None:
-        """Note how the launcher ended; its own exit says more than a lost connection."""
+        """Record how the launcher ended. Its own exit has precedence over a lost connection."""
         if self.launcher_exit is None or how == LAUNCHER_EXITED:
             self.launcher_exit = LauncherExit(outcome, how, tail, now + RANK_EXIT_S)
 

@@ -1,4 +1,4 @@
-"""Events: what the state machine receives. `key` names a process started by or known to the supervisor."""
+"""Events: the input of the state machine. `key` identifies a process that the supervisor knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Started(NamedTuple):
 
 
 class Directed(NamedTuple):
-    """The controller's newest directive, as it came over the wire."""
+    """The controller's newest directive, as received."""
 
     directive: Mapping[str, Any]
 
@@ -27,7 +27,7 @@ class Tick(NamedTuple):
 
 
 class CheckpointsSeen(NamedTuple):
-    """Answer to LookForCheckpoints, complete or not yet: fields of the report."""
+    """Answer to LookForCheckpoints, possibly incomplete: fields of the report."""
 
     answer: dict[str, Any]
 
@@ -108,13 +108,13 @@ class RankExamined(NamedTuple):
     tail: list[str]
     stdout: list[str]
     noted: int | None
-    """The exit code it noted before it ended."""
+    """The exit code in its note."""
     out_of_memory: bool
-    """The kernel killed a process of this container for memory since the attempt began."""
+    """Whether the kernel killed a process of this container for memory since the attempt began."""
 
 
 class SymptomsSeen(NamedTuple):
-    """Answer to LookAtRanks, if there is news: fields of the report."""
+    """Answer to LookAtRanks, if something changed: fields of the report."""
 
     body: dict[str, Any]
 
@@ -135,7 +135,7 @@ class CommandStarted(NamedTuple):
 
 
 class CommandOver(NamedTuple):
-    """The session of a remote command is over, by the loss of its connection or in order."""
+    """The session of a remote command ended, normally or by a lost connection."""
 
     key: int
     lost: bool

@@ -1,4 +1,4 @@
-"""Instructions: what the state machine wants done. Those with an answer name the event that brings it."""
+"""Instructions: the output of the state machine. If an instruction has an answer, its docstring names the event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .attempt import AttemptSpec
 
 
 class Report(NamedTuple):
-    """Report this to the controller from now on."""
+    """Replace the report to the controller."""
 
     body: dict[str, Any]
 
@@ -26,7 +26,7 @@ class Banner(NamedTuple):
 
 
 class LookForCheckpoints(NamedTuple):
-    """Look which of these checkpoints are here: CheckpointsSeen, once more when the look is complete."""
+    """Search for these checkpoints: CheckpointsSeen, and again when the search is complete."""
 
     paths: tuple[str, ...]
 
@@ -49,7 +49,7 @@ class ReadLauncherOutput(NamedTuple):
 
 
 class AdmitRank(NamedTuple):
-    """Give a `rank` process its environment and its output; `lingers`: it waits a little after code 127."""
+    """Give a `rank` process its environment and its output. `lingers`: it waits for a moment after exit code 127."""
 
     key: int
     prefix: str
@@ -64,7 +64,7 @@ class RefuseRank(NamedTuple):
 
 
 class ExamineRank(NamedTuple):
-    """Read what is left of a rank that ended: RankExamined."""
+    """Read the last output and the note of a rank that ended: RankExamined."""
 
     key: int
     pid: int
@@ -80,7 +80,7 @@ class LookAtRanks(NamedTuple):
 
 
 class ForgetSymptoms(NamedTuple):
-    """The attempt does not run any more."""
+    """Forget the observations about ranks, because the attempt no longer runs."""
 
 
 class StartCommand(NamedTuple):

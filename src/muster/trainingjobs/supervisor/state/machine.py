@@ -40,19 +40,19 @@ from .events import Event
 from .instructions import Instruction
 from .mpiabort import find_abort
 
-GRACE_S = 30.0  # before the controller has said another
-ORPHAN_EXIT_S = 0.2  # a rank whose launcher has stopped it may still end by itself (MPI_Abort) in this time
+GRACE_S = 30.0  # used until the controller sets another one
+ORPHAN_EXIT_S = 0.2  # time in which a rank that its launcher stopped may still end by itself (MPI_Abort)
 ORPHAN_KILL_S = 5.0
-LOOK_EVERY_S = 1.0  # at the ranks' symptoms
-# MPI libraries end a rank so when the launcher's connection closes (Open MPI, MPICH).
+LOOK_EVERY_S = 1.0  # interval of checks of the ranks
+# Open MPI and MPICH end a rank in this way when the launcher's connection closes.
 LAUNCHER_GONE = (14, 15)
 
 
 class RemoteShell(NamedTuple):
-    """Who may run commands on this node now: those who know the key, or the image's sshd."""
+    """The present access to this node's remote shell: by key, or through the image's sshd."""
 
     attempt: int = 0
-    """The newest one begun here."""
+    """The newest attempt that began here."""
     key: bytes = b""
     sshd: bool = False
 
@@ -62,15 +62,19 @@ class Machine:
 
     def __init__(self) -> None:
         self.state, self.held, self.grace_s = "idle", 0, GRACE_S
-        self.attempt: Attempt | None = None  # of states running, stopping and finished
-        self.last: Attempt | None = None  # the newest that ran here; its exit is reported until another runs
+        self.attempt: Attempt | None = None  # the attempt in states running, stopping and finished
+        self.last: Attempt | None = (
+            None  # the newest attempt that ran here; its exit is reported until another one runs
+        )
         self.directive: Mapping[str, Any] = {}
-        self.then, self.exit_code = "", 0  # what follows stopping
+        self.then, self.exit_code = "", 0  # the state after stopping
         self.stop_deadline, self.kill_deadline = 0.0, float("inf")
         self.over = False
-        self.looked: dict[str, Any] | None = None  # at checkpoints, for the attempt that this node holds
-        self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
-        self.stall: object = None  # the newest one that stacks were collected for
+        self.looked: dict[str, Any] | None = (
+            None  # the search for checkpoints, for the attempt for which this node holds
+        )
+        self.leave_at: float | None = None  # after SIGTERM: when to stop running processes
+        self.stall: object = None  # the newest stall for which stacks were collected
         self.symptoms: dict[str, Any] = {}
         self._look_at = 0.0
         self._now = self._time = 0.0
@@ -102,18 +106,18 @@ class Machine:
         }
 
     def handle(self, event: Event, now: float, time: float) -> list[Instruction]:
-        """Take an event; returns what to do about it, in this order.
+        """Handle an event, and return the instructions in order.
 
         Args:
             event: what happened.
             now: seconds of a clock that never goes back.
-            time: seconds since the epoch, for reports.
+            time: seconds since the epoch, for times in reports.
         """
         self._now, self._time, self._todo = now, time, []
         self._handlers[type(event)](event)
         return self._todo
 
-    # -- what the supervisor reads between events
+    # -- state that the supervisor reads between events
 
     @property
     def busy(self) -> bool:
@@ -121,7 +125,7 @@ class Machine:
         return self.state == "stopping" or bool(self.orphans())
 
     def orphans(self) -> list[int]:
-        """Pids of ranks whose parent is gone, and that have not been seen to end."""
+        """Pids of ranks whose parent is gone and whose end is not known yet."""
         return [rank.pid for rank in self._ranks() if rank.alive and rank.orphaned_at is not None and rank.pid]
 
     def remote_shell(self) -> RemoteShell:
@@ -147,7 +151,7 @@ class Machine:
         self._todo.append(instruction)
 
     def _report(self) -> None:
-        """Tell the controller what is so now."""
+        """Report the present state to the controller."""
         attempt = self.attempt.number if self.attempt else self.held
         body: dict[str, Any] = {"state": self.state, "attempt": attempt, **self.symptoms}
         if self.attempt is not None:
@@ -169,7 +173,7 @@ class Machine:
         self._obey()
 
     def _obey(self) -> None:
-        """Do what the newest directive asks and the table allows."""
+        """Carry out the newest directive by the table above."""
         try:
             self.grace_s = max(0.0, float(self.directive.get("graceS", GRACE_S)))
             self._follow()
@@ -204,7 +208,7 @@ class Machine:
                 self._hold(number)
 
     def _hold(self, number: int) -> None:
-        """Be idle for an attempt, and look which of the checkpoints it may start from are here."""
+        """Become idle for an attempt, and search for the checkpoints from which it may start."""
         self.state, self.attempt, self.held = "idle", None, number
         self.looked = None
         self._do(instructions.LookForCheckpoints(tuple(str(path) for path in self.directive.get("look") or ())))
@@ -276,7 +280,7 @@ class Machine:
             self._ended(rank, event.status, orphan=False)
 
     def _rank_orphaned(self, event: events.RankOrphaned) -> None:
-        """A rank's parent was killed by the launcher: the rank is ours now."""
+        """The launcher killed a rank's parent, so this process is now the rank's parent."""
         rank = self._rank(event.key)
         if self.attempt is not None and rank is not None and rank.alive and rank.orphaned_at is None:
             rank.orphaned_at = self._now
@@ -288,7 +292,7 @@ class Machine:
                 self._ended(rank, event.status, orphan=True)
 
     def _ended(self, rank: Rank, status: int, orphan: bool) -> None:
-        """A rank has ended by itself or was stopped; the first failure of this node is the one to tell."""
+        """A rank has ended by itself or was stopped. Only the first failure of this node is reported."""
         attempt = self.attempt
         if not rank.alive or attempt is None:
             return
@@ -305,7 +309,7 @@ class Machine:
         tail, outcome, mpi = event.tail, outcome_of(event.status), attempt.spec.launcher == "mpi"
         abort, noted, ended_at = find_abort(tail), event.noted, event.ended_at
         if noted is not None and (abort is not None or not (event.orphan or rank.signalled)):
-            # MPI_Abort, or our SIGKILL, only ended what had failed already
+            # the rank had failed before MPI_Abort or our SIGKILL ended it
             said = tail if abort is None else abort.before or event.stdout
             self._rank_failed(attempt, rank, (noted, 0), RANK_EXITED, said, ended_at)
         elif mpi and abort is not None:
@@ -319,7 +323,7 @@ class Machine:
     def _rank_failed(
         self, attempt: Attempt, rank: Rank, outcome: tuple[int, int], how: str, tail: list[str], ended_at: float
     ) -> None:
-        """A rank failed by itself: tell it; mpiexec stops the other ranks, without it this node's are stopped here."""
+        """Report a rank that failed by itself. Without mpiexec, also stop the other ranks of this node."""
         problem = (rank.exec_error, attempt.spec.command[0]) if rank.exec_error else (0, "")
         self._fail(attempt, rank.number, outcome, how, tail, ended_at, problem)
         if attempt.spec.launcher != "mpi":
@@ -329,7 +333,7 @@ class Machine:
         self, attempt: Attempt, rank: int, outcome: tuple[int, int], how: str, tail: list[str], at: float = 0.0,
         problem: tuple[int, str] = (0, ""),
     ) -> None:  # fmt: skip
-        """Note this node's first failure and tell it at once; `problem`: errno and the program not executed."""
+        """Record and report this node's first failure. `problem`: errno and the program that could not be executed."""
         reason = f"{REASONS[how]}: {tail[0]}" if how == COULD_NOT_START else REASONS[how]
         attempt.exit = {
             "attempt": attempt.number, "rank": rank, "code": outcome[0], "signal": outcome[1],
@@ -365,7 +369,7 @@ class Machine:
         attempt = self.attempt
         self._do(instructions.CloseCommand(event.key))
         ours = attempt is not None and attempt.commands.pop(event.key, None) is not None
-        # after the last rank a launcher may end without a word to what it has started (Open MPI does)
+        # after the last rank, Open MPI's launcher ends without notice to its remote processes
         cut = event.lost and attempt is not None and ours and not attempt.ranks_are_done()
         if attempt is not None and cut and self.state == "running":
             attempt.launcher_failed((255, 0), CONNECTION_LOST, [], self._now)
@@ -388,7 +392,7 @@ class Machine:
     # -- stopping
 
     def _stop(self, then: str, grace_s: float) -> None:
-        """Begin to stop everything of the attempt; afterwards `then`: idle, finished or exit."""
+        """Begin to stop all processes of the attempt. `then` is the next state: idle, finished or exit."""
         self.then = then
         deadline = self._now + grace_s
         if self.state == "stopping":
@@ -410,7 +414,7 @@ class Machine:
             self._do(instructions.SignalGroup(rank.pid, number))
 
     def _tick(self, event: events.Tick) -> None:
-        """Whatever is due."""
+        """Do the actions that are due."""
         for rank in self._ranks():
             if rank.alive and rank.orphaned_at is not None:
                 self._tick_orphan(rank, self._now - rank.orphaned_at)
@@ -433,11 +437,11 @@ class Machine:
             self._stop("finished", 0.0)
 
     def _tick_orphan(self, rank: Rank, age_s: float) -> None:
-        """Its launcher wanted it stopped: after a moment for an exit of its own, see to it."""
+        """The launcher wanted this rank to stop: give it a moment to exit by itself, then stop it."""
         if not rank.pid:
-            rank.alive = False  # had not started; the sweep at the end finds what there is
+            rank.alive = False  # it had not started; the sweep at the end finds its processes
         elif self.state != "running":
-            return  # `_stop` has signalled it, and gives it its grace
+            return  # `_stop` has signalled it and waits for the grace period
         elif age_s > ORPHAN_KILL_S:
             self._signal(rank, signal.SIGKILL)
         elif age_s > ORPHAN_EXIT_S and not rank.signalled:
@@ -446,14 +450,14 @@ class Machine:
     def _tick_stopping(self) -> None:
         attempt = self.attempt
         roots = attempt.roots if attempt else []
-        connections = bool(attempt and attempt.connections)  # sshd may have an exit to tell yet
+        connections = bool(attempt and attempt.connections)  # sshd may still report an exit
         if self.kill_deadline == float("inf"):
             alive = [rank for rank in self._ranks() if rank.alive]
             if alive and self._now < self.stop_deadline:
                 return
             for rank in alive:
                 self._signal(rank, signal.SIGKILL)
-            # mpiexec ends its remote side when asked; torchrun would only log how it was interrupted
+            # mpiexec ends its remote processes on SIGTERM; torchrun would only log the interruption
             ask = attempt is not None and attempt.spec.launcher == "mpi" and bool(roots)
             for pid in roots if ask else []:
                 self._do(instructions.SignalGroup(pid, signal.SIGTERM))
@@ -471,7 +475,7 @@ class Machine:
             self._do(instructions.Log(what))
 
     def _stopped(self) -> None:
-        """Nothing of the attempt lives."""
+        """All processes of the attempt have ended."""
         attempt = self.attempt
         if attempt is not None:
             for rank in attempt.ranks:
@@ -490,26 +494,29 @@ class Machine:
         if self.then == "exit" or (self.then == "idle" and self.leave_at is not None):
             self.over = True
         elif self.then == "idle":
-            self._hold(max(self.held, int(self.directive["attempt"])))  # what is directed follows CheckpointsSeen
+            self._hold(max(self.held, int(self.directive["attempt"])))  # CheckpointsSeen continues with the directive
         else:
             self.state = self.then
             self._report()
             self._obey()
 
     def _terminated(self, event: events.Terminated) -> None:
-        """The pod is to go. For half of the grace ranks go on: the controller may ask them for a checkpoint.
+        """The pod is being deleted.
 
-        It ends that at once where it has no use for it; where it does not answer the ranks are stopped at once. An
-        attempt that has ended here waits as long for a controller that may not have heard of the end.
+        Ranks continue for half of the grace period, as the controller may ask them for a checkpoint.
+
+        If the controller wants no checkpoint, it directs them to stop at once. If it does not answer, the ranks are
+        stopped at once. If the attempt has ended, the supervisor waits equally long for a controller that may not know
+        of the end.
         """
         self.exit_code = 143
         if self.leave_at is not None:
-            self._stop("exit", 0.0)  # once more: in a hurry
+            self._stop("exit", 0.0)  # a second SIGTERM: stop at once
             return
         waits = self.state == "finished" or (self.state == "running" and event.in_contact)
         self.leave_at = self._now + (self.grace_s / 2 if waits else 0.0)
 
     def _leave(self) -> None:
-        """Stop what runs, then exit."""
+        """Stop all processes, then exit."""
         if self.state != "stopping" or self.then != "exit":
             self._stop("exit", self.grace_s / 2)

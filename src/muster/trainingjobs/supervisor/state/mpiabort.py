@@ -1,4 +1,4 @@
-"""Recognizes the output of MPICH, and of libraries made from it, in a rank that aborts."""
+"""Recognizes the output of MPICH and of libraries derived from it when a rank aborts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Abort(NamedTuple):
 
     Attributes:
         code: the rank's exit code.
-        before: the lines before the library's first one about the abort.
+        before: the lines before the library's first line about the abort.
         said: the lines without those of the teardown. The launcher closes its connections then, and the library
             prints an error stack about each call that finds them closed.
     """
@@ -24,7 +24,7 @@ class Abort(NamedTuple):
 
 
 def find_abort(lines: Sequence[str]) -> Abort | None:
-    """The newest call of MPI_Abort in a rank's last lines, or else the newest error that the library aborted for."""
+    """Return the newest call of MPI_Abort in a rank's last lines, else the newest error that made the library abort."""
     found = [(number, match) for number, match in enumerate(map(ABORT.search, lines)) if match is not None]
     called = [each for each in found if each[1].group(2)]
     if not found:
