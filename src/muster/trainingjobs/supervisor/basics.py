@@ -55,7 +55,7 @@ def write_file(path: str, text: str, mode: int = 0o600) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Make the system call prctl(2)."""
+    """Set a process attribute (Linux, prctl.h)."""
     import ctypes  # imported here because it is slow to load and rarely needed
 
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
