@@ -232,7 +232,7 @@ class ContainerStateTerminated(KubeStruct):
 
 
 class ContainerState(KubeStruct):
-    """One of the three is set. If none is set, the container is waiting."""
+    """At most one of the three is set. Without any of them, the container is waiting."""
 
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None

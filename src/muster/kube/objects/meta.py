@@ -163,7 +163,7 @@ K = TypeVar("K", bound=KubeObject)
 
 
 def identity(obj: K) -> K:
-    """Return only the identity and the version of the object, for kinds of which nothing else is needed."""
+    """Return only the identity and the version of the object, for kinds that need no other fields."""
     meta = obj.metadata
     kept = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
     return type(obj)(metadata=kept)
