@@ -8,18 +8,18 @@ from __future__ import annotations
 import gc
 import importlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from fuzz.fleet.machines import own_source
 from fuzz.modes import Mode
 from muster.scheduler.memo import EMPTY
+from tests.support.values import value_of
 
 CONTROLLERS = {
     "balloons": "muster.fleet.balloons.controller",
@@ -38,31 +38,6 @@ RUNS = {
 }
 EVERY = 7
 """One in so many calls is checked: comparing snapshots takes longer than deciding."""
-VALUES = (type(None), bool, int, float, str, bytes)
-
-
-def value_of(item: Any, above: tuple[int, ...] = ()) -> Any:
-    """Everything that can be read from an item, in a form that compares by value."""
-    if isinstance(item, VALUES):
-        return item
-    if id(item) in above:
-        return "itself"
-    above = (*above, id(item))
-    if isinstance(item, Mapping):
-        return "mapping", tuple((value_of(key, above), value_of(each, above)) for key, each in item.items())
-    if isinstance(item, set | frozenset):
-        return "set", frozenset(value_of(each, above) for each in item)
-    if isinstance(item, list | tuple):
-        return tuple(value_of(each, above) for each in item)
-    if isinstance(item, msgspec.Struct):
-        fields = [(name, getattr(item, name)) for name in item.__struct_fields__]
-    else:
-        slots = [name for kind in type(item).__mro__ for name in getattr(kind, "__slots__", ())]
-        fields = [(name, getattr(item, name)) for name in slots if hasattr(item, name)]
-        fields += getattr(item, "__dict__", {}).items()
-        if not fields:
-            return type(item).__name__, repr(item)
-    return type(item).__name__, tuple((name, value_of(each, above)) for name, each in fields)
 
 
 def twice(domain: str, decide: Callable[..., Any], decided: Counter[str]) -> Callable[..., Any]:

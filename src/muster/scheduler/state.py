@@ -105,6 +105,9 @@ class ClusterState:
         now = max(now, self._now)
         if self._classes.peers.many:
             self._forget_rules()
+        if self._classes.by_domain:
+            self._table.sum_by(self._classes.by_domain)
+            self._classes.by_domain.clear()
         for key in self._dirty:
             gang = self.gangs[key]
             self.budgets.forget(key)
@@ -271,6 +274,7 @@ class ClusterState:
         for gang in self.gangs.values():
             used.update(gang.slot_class.values())
         gone = frozenset(self._classes.forget(used))
+        self._table.drop_sums(gone)
         self._snapshot = replace(self._snapshot, classes=frozenset(used))
         self._classify([uid for uid, pod in self.pods.items() if pod.cls and pod.cls.matches & gone], self._now)
 

@@ -22,6 +22,7 @@ from muster.scheduler.placement.memo import Refusals
 from muster.scheduler.placement.place import choose, room_when_empty
 from muster.scheduler.plan import Plan
 from muster.scheduler.snapshot import Snapshot
+from tests.support.values import value_of
 from tests.unit.scheduler.test_rules import apart, near, racks, spread, term
 from tests.unit.scheduler.world import World, but_memo, node
 
@@ -76,7 +77,7 @@ class Waiting(RuleBasedStateMachine):
         self.world = World()
         self.sizes: dict[str, int] = {}
         self.others = 0
-        self.kept = Plan()
+        self.kept, self.steps = Plan(), 0
         for number, name in enumerate(NODES):
             self.world.set_node(self.node(name, number))
 
@@ -155,7 +156,11 @@ class Waiting(RuleBasedStateMachine):
     @invariant()
     def never_another_plan_than_without_what_was_kept(self) -> None:
         snapshot = self.world.state.snapshot()
+        self.steps += 1
+        checked = self.steps % 10 == 0  # comparing takes longer than deciding
+        before = value_of(snapshot) if checked else None
         self.kept = decide(snapshot, self.world.now, self.world.settings, self.kept.memo)
+        assert not checked or value_of(snapshot) == before, "decide changed the snapshot"
         with patch.object(memo, "Refusals", EveryTime):
             fresh = decide(snapshot, self.world.now, self.world.settings)
         assert but_memo(self.kept) == but_memo(fresh)

@@ -21,7 +21,7 @@ _NO_LABELS: Labels = {}
 
 
 class Domains:
-    """Pod counts by node and by domain. Subjects without pods cost nothing; only queried keys are summed.
+    """Pod counts by node and by domain. Subjects without pods cost nothing; sums are kept for the keys of `sum_by`.
 
     Args:
         nodes: all nodes; those that do not exist have no labels.
@@ -43,6 +43,7 @@ class Domains:
         self.moved = 0
         self._on: dict[Subject, Counter[str]] = {}
         self._in: dict[Subject, dict[str, Counter[str]]] = {}
+        self._keys: dict[Subject, dict[str, None]] = {}
         self._keys_about: dict[Peers, dict[str, None]] = {}
         self._leaving: dict[str, tuple[str, PodClass]] = {}
         self._left: dict[Peers, Counter[str]] = {}
@@ -53,7 +54,9 @@ class Domains:
         labels = self.labels(node)
         self.clock += 1
         for subject in cls.subjects:
-            on = self._on.setdefault(subject, Counter())
+            on = self._on.get(subject)
+            if on is None:
+                on = self._begin(subject)
             _add(on, node, number)
             for key, domains in self._in.get(subject, {}).items():
                 if key in labels:
@@ -107,19 +110,43 @@ class Domains:
                     if key in new:
                         _add(domains, new[key], number)
 
+    def sum_by(self, subject: Subject, key: str) -> None:
+        """Keep the sums by domain of the key; pods with anti-affinity are always summed by the key of their rule."""
+        keys = self._keys.setdefault(subject, {})
+        if key not in keys:
+            keys[key] = None
+            if subject in self._on:
+                self._in.setdefault(subject, {})[key] = self._summed(subject, key)
+
+    def drop_sums(self, subjects: Iterable[Subject]) -> None:
+        """Keep no sums of these any more."""
+        for subject in subjects:
+            self._keys.pop(subject, None)
+            self._in.pop(subject, None)
+
     def by_domain(self, subject: Subject, key: str) -> Mapping[str, int]:
         """Return the counts per domain of the key, without empty domains."""
-        on = self._on.get(subject)
-        if not on:
+        if subject not in self._on:
             return _NONE
-        by_key = self._in.setdefault(subject, {})
-        found = by_key.get(key)
-        if found is None:
-            found = by_key[key] = Counter()
-            for node, number in on.items():
-                labels = self.labels(node)
-                if key in labels:
-                    _add(found, labels[key], number)
+        found = self._in.get(subject, {}).get(key)
+        return found if found is not None else self._summed(subject, key)
+
+    def _begin(self, subject: Subject) -> Counter[str]:
+        """Begin to count pods of the subject."""
+        if isinstance(subject, tuple):
+            self.sum_by(subject, subject[1])
+        keys = self._keys.get(subject)
+        if keys:
+            self._in[subject] = {key: Counter() for key in keys}
+        on = self._on[subject] = Counter()
+        return on
+
+    def _summed(self, subject: Subject, key: str) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for node, number in self._on[subject].items():
+            labels = self.labels(node)
+            if key in labels:
+                _add(found, labels[key], number)
         return found
 
     def by_node(self, peers: Peers) -> Iterator[tuple[str, int]]:
@@ -150,6 +177,7 @@ class Domains:
         self._in.pop(subject, None)
         if isinstance(subject, tuple):
             peers, key = subject
+            self._keys.pop(subject, None)
             del self._keys_about[peers][key]
             if not self._keys_about[peers]:
                 del self._keys_about[peers], self.against[peers]
@@ -184,14 +212,18 @@ class Layer:
     def number(self, subject: Subject, key: str, value: str) -> int:
         """Return the count in the domain."""
         number = self.base.by_domain(subject, key).get(value, 0)
-        return number + self._delta.by_domain(subject, key).get(value, 0) if self._delta is not None else number
+        if self._delta is None:
+            return number
+        self._delta.sum_by(subject, key)
+        return number + self._delta.by_domain(subject, key).get(value, 0)
 
     def values(self, subject: Subject, key: str) -> set[str]:
         """Return the domains with a count above 0."""
         base = self.base.by_domain(subject, key)
-        delta = self._delta.by_domain(subject, key) if self._delta is not None else None
-        if not delta:
+        if self._delta is None:
             return set(base)
+        self._delta.sum_by(subject, key)
+        delta = self._delta.by_domain(subject, key)
         return {value for value in {*base, *delta} if base.get(value, 0) + delta.get(value, 0) > 0}
 
     def by_node(self, peers: Peers) -> Iterator[tuple[str, int]]:

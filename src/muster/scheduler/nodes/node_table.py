@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster.api.names import LABEL_TEAM
 from muster.api.preflight import Preflight
@@ -16,6 +16,7 @@ from muster.scheduler.nodes.domains import Domains
 from muster.scheduler.nodes.node_record import NodeClasses, NodeRecord
 from muster.scheduler.nodes.trust import Trust
 from muster.scheduler.pods.pod_class import ClassTable, PodClass
+from muster.scheduler.pods.relations import Peers, Term
 
 
 class NodeTable:
@@ -325,6 +326,17 @@ class NodeTable:
         if cls.subjects:
             for domains in self._domains(foreign=foreign):
                 domains.count(cls, name, sign)
+
+    def sum_by(self, terms: Iterable[Term]) -> None:
+        """Keep sums of these sets of pods by the domains of their topology keys."""
+        for peers, key in terms:
+            self.domains.sum_by(peers, key)
+            self.empty_domains.sum_by(peers, key)
+
+    def drop_sums(self, sets: Collection[Peers]) -> None:
+        """Keep no sums of these sets of pods any more."""
+        self.domains.drop_sums(sets)
+        self.empty_domains.drop_sums(sets)
 
     def _domains(self, *, foreign: bool) -> tuple[Domains, ...]:
         return (self.domains, self.empty_domains) if foreign else (self.domains,)

@@ -78,6 +78,8 @@ class ClassTable:
     def __init__(self, peers: PeerTable | None = None, trusting: str | None = None) -> None:
         self.label_keys: frozenset[str] = frozenset()
         self.ages: frozenset[int] = frozenset()
+        self.by_domain: dict[Term, None] = {}
+        """Sets of pods that new classes count by domain; the caller removes those that it counts."""
         self._trusting = trusting
         self.peers = peers if peers is not None else PeerTable()
         self._classes: dict[tuple[bytes, Relations | None], PodClass] = {}
@@ -146,6 +148,8 @@ class ClassTable:
                 found = self._about_tests(found, tests=tests)
             self._classes[key] = found
             self.label_keys |= found.label_keys
+            if ours and asked is not None:
+                self.by_domain.update(dict.fromkeys(asked.by_domain))
         return found
 
     def _about_tests(self, cls: PodClass, *, tests: bool) -> PodClass:

@@ -101,6 +101,14 @@ class Relations:
         found |= {rule.peers for rule in (*self.spread, *self.even)}
         return found | {self.near} if self.near is not None else found
 
+    @property
+    def by_domain(self) -> Iterable[Term]:
+        """Yield the sets of pods that the rules and preferences count by domain, each with the topology key."""
+        yield from self.apart
+        yield from ((wish.peers, wish.key) for wish in self.wishes)
+        if self.near is not None:
+            yield from ((self.near, key) for key in self.near_keys)
+
 
 NONE = Relations()
 
