@@ -269,6 +269,8 @@ class Gang:
         """Return the nodes of all other slots, which take no more of the gang. Foreign gangs may share nodes."""
         if self.single or self.roster is not None:
             return set()
+        if not self.placed and len(self.pending) == len(self.current):
+            return set()
         placed = {node for slot, (node, _) in self.placed.items() if slot not in slots and slot < self.size}
         return placed | {member.node for slot, member in self.current.items() if member.node and slot not in slots}
 
