@@ -1,4 +1,4 @@
-"""What a training program may ask and tell Muster. Standard library only, Python 3.8+, works without Muster too.
+"""The API for training programs: progress, checkpoints, ranks. Standard library only, Python 3.8+.
 
     import muster
 
@@ -11,7 +11,8 @@
         if step % 100 == 0 or muster.should_checkpoint():
             muster.save_checkpoint(step, write)  # write(path) makes a file or folder at path
 
-Only rank 0 reports and saves; on other ranks `report` and `save_checkpoint` do nothing.
+Only rank 0 reports and saves; on other ranks `report` and `save_checkpoint` do nothing. Without Muster the same calls
+work on one machine.
 """
 
 from muster.sdk.checkpoints import Checkpoint, checkpoint_dir, last_checkpoint, save_checkpoint

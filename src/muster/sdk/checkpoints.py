@@ -1,8 +1,8 @@
-"""Checkpoints: where they lie, which one counts, and writing one so that a crash leaves the one before whole.
+"""Writes and finds checkpoints. A crash while one is written does not damage earlier ones.
 
-A checkpoint is written under a temporary name, flushed to disk, renamed, and counts once the controller has
-confirmed it. Names carry the attempt: a process of an older attempt that still writes cannot touch what the current
-one wrote. A record beside it (`muster.sdk.records`) says which job wrote it: only what this job wrote is removed.
+A checkpoint is written under a temporary name, flushed to disk and renamed. It counts when the controller has confirmed
+it. Names contain the attempt, so a process of an older attempt cannot overwrite files of the current one. A record
+beside the checkpoint (`muster.sdk.records`) names the job that wrote it. A job removes only its own checkpoints.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"step-(\d+)-attempt-(\d+)(?:-(\d+))?$")
 
 
 class Checkpoint(NamedTuple):
-    """A finished checkpoint: the file or folder, and the step it was written at."""
+    """A finished checkpoint: the file or folder, and its step."""
 
     path: str
     step: int
@@ -33,7 +33,7 @@ _committed: Checkpoint | None = None
 def checkpoint_dir() -> str:
     """The folder for this job's checkpoints; RuntimeError if it is not set.
 
-    Under Muster it is a folder of the job's own below its `checkpoint.path`.
+    Under Muster it is the job's own folder below `checkpoint.path`.
     """
     folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
     if not folder:
@@ -44,7 +44,7 @@ def checkpoint_dir() -> str:
 
 
 def last_checkpoint() -> Checkpoint | None:
-    """The checkpoint to start from, or None: the confirmed one; outside Muster the newest in checkpoint_dir()."""
+    """The checkpoint from which to start, or None. Outside Muster it is the newest one in checkpoint_dir()."""
     if _committed is not None:
         return _committed
     if place.attempt():
@@ -62,24 +62,28 @@ def last_checkpoint() -> Checkpoint | None:
 def save_checkpoint(
     step: int, write: Callable[[str], object], keep: int = 2, deadline_s: float = reports.DEFAULT_DEADLINE_S
 ) -> Checkpoint | None:
-    """Write a checkpoint, make it durable and have it confirmed; then remove old ones. Rank 0 saves, others get None.
+    """Write a checkpoint, wait until the controller confirms it, then remove old ones.
+
+    Only rank 0 saves; others get None.
 
     Only checkpoints that this job wrote are removed, never those of another job or of another program.
 
     Args:
-        step: the step it belongs to.
-        write: called with a path that does not exist yet; makes a file or a folder there.
-        keep: confirmed checkpoints to keep. The newest one and the one this attempt began from always stay.
+        step: the step of the checkpoint.
+        write: called with a path that does not exist yet. It creates a file or a folder there.
+        keep: number of confirmed checkpoints to keep. The newest one, and the one from which this attempt began, always
+            stay.
         deadline_s: how long to wait for the controller.
 
     Raises:
-        StaleAttempt: the job has been restarted without this process; what was written here is removed.
-        ControllerUnavailable: not confirmed within `deadline_s`; the files stay, the previous checkpoint still counts.
+        StaleAttempt: the job has been restarted without this process. The new files are removed.
+        ControllerUnavailable: not confirmed within `deadline_s`. The files stay, and the previous checkpoint still
+            counts.
     """
     global _committed
     if place.rank() != 0:
         return None
-    reports.report(step=int(step))  # a sign of life: a large checkpoint takes long to write
+    reports.report(step=int(step))  # prevents a stall: a large checkpoint takes long to write
     folder = checkpoint_dir()
     os.makedirs(folder, exist_ok=True)
     name = _unused_name(folder, f"step-{step:08d}-attempt-{place.attempt()}")
@@ -111,7 +115,7 @@ def save_checkpoint(
 
 
 def _unused_name(folder: str, name: str) -> str:
-    """The name, with a number after it where the same step was saved before."""
+    """The name, with a number appended if the same step was saved before."""
     again, unused = 0, name
     while os.path.lexists(os.path.join(folder, unused)):
         again += 1
@@ -129,7 +133,7 @@ def _finished(folder: str) -> Iterator[tuple[tuple[int, int, int], str]]:
 
 
 def _record(folder: str, record: records.Record) -> None:
-    """Write the record; where that cannot be, the checkpoint counts all the same, and nothing of it is ever removed."""
+    """Write the record. If that fails, the checkpoint counts nevertheless, but is never removed."""
     try:
         records.write(folder, record)
     except OSError as error:
@@ -142,18 +146,20 @@ def _record(folder: str, record: records.Record) -> None:
 
 
 def _prune(folder: str, keep: int, protected: set[str]) -> None:
-    """Remove what this job wrote and does not need; files of a newer attempt, another job or a person stay.
+    """Remove checkpoints of this job that are no longer needed. Files of newer attempts, other jobs and users stay.
 
     Removed are:
     - all but the newest `keep` confirmed checkpoints;
-    - those that were never confirmed although a newer one was;
-    - what older attempts left half-written.
+    - unconfirmed checkpoints that are older than a confirmed one;
+    - unfinished files of older attempts.
     """
     mine = records.new("", 0, place.attempt())
     ours = [each for each in records.read(folder) if each.uid == mine.uid and each.temporary]
     ours = [each for each in ours if each.attempt <= mine.attempt]
     handed = os.path.realpath(os.environ.get("MUSTER_CHECKPOINT") or os.devnull)
-    for index, each in enumerate(ours):  # what was handed over had been confirmed: the writer died before it said so
+    for index, each in enumerate(
+        ours
+    ):  # the attempt began from it, so it was confirmed: the writer died before it noted that
         if not each.confirmed and os.path.realpath(os.path.join(folder, each.name)) == handed:
             ours[index] = each._replace(confirmed=each.written)
             _record(folder, ours[index])

@@ -2,8 +2,11 @@
 
 
 class StaleAttempt(Exception):
-    """The job has gone on without this process: its attempt is over and nothing it writes counts. Stop."""
+    """The job has continued without this process: its attempt is over, and its results do not count.
+
+    The program must stop.
+    """
 
 
 class ControllerUnavailable(Exception):
-    """The controller did not confirm a checkpoint within the deadline. The files are written; the commit is open."""
+    """The controller did not confirm a checkpoint within the deadline. The files are written, but may not count."""

@@ -15,30 +15,30 @@ def _number(default: int, *names: str) -> int:
 
 
 def rank() -> int:
-    """This process among all of the job, 0 to world_size() - 1; 0 outside a job."""
+    """The rank of this process in the job, 0 to world_size() - 1; 0 outside a job."""
     return _number(0, "RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 
 
 def world_size() -> int:
-    """Processes in the job; 1 outside a job."""
+    """The number of processes in the job; 1 outside a job."""
     return _number(1, "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 def local_rank() -> int:
-    """This process among those of its node; picks the GPU."""
+    """The rank of this process on its node; use it to choose the GPU."""
     return _number(0, "LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def local_world_size() -> int:
-    """Processes on this node."""
+    """The number of processes on this node."""
     return _number(1, "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
 def node_rank() -> int:
-    """This node among those of the job."""
+    """The rank of this node in the job."""
     return _number(0, "NODE_RANK", "GROUP_RANK", "MUSTER_SLOT")
 
 
 def attempt() -> int:
-    """Which start of the job this is, counted from 1; 0 outside Muster."""
+    """The number of the job's attempt, from 1; 0 outside Muster."""
     return _number(0, "MUSTER_ATTEMPT")

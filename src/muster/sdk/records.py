@@ -1,4 +1,4 @@
-"""Records of checkpoints on disk: which job wrote one, at which step, and whether the controller confirmed it.
+"""Records of checkpoints on disk: the job that wrote it, the step, and when the controller confirmed it.
 
 A folder of checkpoints holds them in `.muster/`, one small JSON file for each checkpoint. They say which checkpoints a
 job may remove (only its own). Another job can continue from one after the job that wrote it was deleted. Standard
@@ -18,10 +18,10 @@ from typing import Any, Iterator, NamedTuple
 FOLDER = ".muster"
 _NAME = re.compile(r"step-\d+-attempt-\d+(-\d+)?$")
 REPORTED_MAX = 5
-"""Limit of the records of checkpoints that the program wrote by itself and reported; nothing else bounds them."""
+"""Most records of checkpoints that the program wrote by itself and reported."""
 _RECORD_BYTES_MAX = 64 * 1024
 STEP_MAX = 2**63 - 1
-"""Kubernetes holds integers of 64 bits."""
+"""The largest integer in Kubernetes (64 bits)."""
 _STEP_DIGITS_MAX = 32
 
 
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
     Attributes:
         name: its path below the folder that holds the record.
-        step: the step it was written at.
+        step: its step.
         attempt: the attempt that wrote it; 0 outside Muster.
         uid: UID of the job that wrote it; "" outside Muster.
         job: that job's name.
@@ -52,14 +52,14 @@ class Record(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A checkpoint on disk, and what its record says."""
+    """A checkpoint on disk, and its record."""
 
     path: str
     record: Record
 
 
 def new(name: str, step: int, attempt: int, temporary: str = "") -> Record:
-    """The record of a checkpoint that this process writes now; its job is the one in the environment."""
+    """Create the record of a checkpoint that this process writes; the environment names the job."""
     env = os.environ if attempt else {}  # outside an attempt it belongs to no job
     uid, job, namespace = (env.get(key, "") for key in ("MUSTER_JOB_UID", "MUSTER_JOB", "MUSTER_NAMESPACE"))
     return Record(name, step, attempt, uid, job, namespace, time.time(), 0.0, temporary)
@@ -102,9 +102,9 @@ def read(folder: str) -> list[Record]:
 
 
 def confirmed(folder: str) -> Iterator[Found]:
-    """The confirmed checkpoints in a folder that are still there, newest first; those of one job follow each other.
+    """The existing confirmed checkpoints in a folder, newest first; those of one job are adjacent.
 
-    Clocks of nodes differ: within a job the attempt decides, and within an attempt the clock of its one writer.
+    Clocks of nodes differ. So within a job the attempt decides, and within an attempt the clock of its only writer.
     """
     jobs: dict[str, list[Record]] = {}
     for record in read(folder):
@@ -134,7 +134,10 @@ def _newest_in(folders: list[str]) -> list[Found]:
 
 
 def of_job(root: str, namespace: str, job: str) -> Found | None:
-    """The newest confirmed checkpoint of a job of this name in `root`; the newest job where several had the name."""
+    """The newest confirmed checkpoint of a job of this name in `root`.
+
+    If several jobs had the name, the newest job counts.
+    """
     wanted = (namespace, job)
     folders = [root, *(each for each in _subfolders(root) if os.path.basename(each).startswith(job + "-"))]
     return next((each for each in _newest_in(folders) if (each.record.namespace, each.record.job) == wanted), None)
@@ -142,7 +145,7 @@ def of_job(root: str, namespace: str, job: str) -> Found | None:
 
 def at(path: str) -> Found | None:
     """Returns the newest confirmed checkpoint in a path, or the checkpoint at the path itself; None without one."""
-    if not os.path.exists(path):  # a link whose target is gone leads nowhere
+    if not os.path.exists(path):  # a link without a target does not count
         return None
     inside = next(confirmed(path), None)
     if inside is not None:
@@ -153,7 +156,7 @@ def at(path: str) -> Found | None:
 
 
 def of_others(root: str, uid: str) -> list[Found]:
-    """The newest checkpoint of each other job in a folder, newest first; last what lies there without a record."""
+    """The newest checkpoint of each other job in a folder, newest first; checkpoints without a record come last."""
     found = [each for each in all_below(root) if each.record.uid != uid]
     recorded = {each.name for each in read(root)}
     with contextlib.suppress(OSError):
@@ -165,7 +168,7 @@ def of_others(root: str, uid: str) -> list[Found]:
 
 
 def step_in(name: str) -> int:
-    """The step in a name such as step-00000040-attempt-1; 0 where it has none that a status can hold."""
+    """The step in a name such as step-00000040-attempt-1; 0 without a valid step."""
     word, _, rest = name.partition("-")
     digits = rest.partition("-")[0]
     step = int(digits) if word == "step" and digits.isdecimal() and len(digits) <= _STEP_DIGITS_MAX else 0

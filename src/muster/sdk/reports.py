@@ -1,6 +1,6 @@
-"""Reports to the controller: progress in the background, checkpoints confirmed before the call returns.
+"""Sends reports to the controller: progress in the background; for a checkpoint it waits for the confirmation.
 
-The wire format is `POST /v1/report` in docs/dev/ARCHITECTURE.md. Network modules are imported on first use:
+The wire format is `POST /v1/report` in docs/dev/ARCHITECTURE.md. Network modules are imported on first use, because
 every command and every rank imports muster.
 """
 
@@ -28,13 +28,13 @@ DEFAULT_DEADLINE_S = 600.0
 
 
 class Reporter:
-    """This process's connection to the controller. Thread-safe; made again in a forked child."""
+    """This process's connection to the controller. Thread-safe; a forked child creates its own."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.checkpoint_now = False
         self._stale = ""
-        self._largest = -records.STEP_MAX  # step of a confirmed checkpoint
+        self._largest = -records.STEP_MAX  # step of the confirmed checkpoint
         self._condition = threading.Condition()
         self._pending: dict[str, Any] | None = None
         self._sending = False
@@ -42,7 +42,7 @@ class Reporter:
         self._thread: threading.Thread | None = None
 
     def progress(self, report: dict[str, Any]) -> None:
-        """Leave the newest progress for the background thread; never waits."""
+        """Pass the newest progress to the background thread; never waits."""
         with self._condition:
             if self._stale:
                 raise StaleAttempt(self._stale)
@@ -54,7 +54,7 @@ class Reporter:
             self._condition.notify_all()
 
     def commit(self, report: dict[str, Any], deadline_s: float) -> None:
-        """Send and return once confirmed; retries until the deadline."""
+        """Send a checkpoint and wait for the confirmation. Retries until the deadline."""
         deadline, failures, problem = time.monotonic() + deadline_s, 0, "no time to try"
         while time.monotonic() < deadline:
             error = self._try(report, min(REQUEST_TIMEOUT_S, max(0.1, deadline - time.monotonic())))
@@ -68,7 +68,7 @@ class Reporter:
         raise ControllerUnavailable(f"the checkpoint was not confirmed within {deadline_s:g} s: {problem}")
 
     def _confirmed(self, step: int) -> None:
-        """Warn if a restart would not begin from the checkpoint just written: the largest step of an attempt counts."""
+        """Warn if a restart would not begin from the new checkpoint, because an earlier one has a larger step."""
         with self._condition:
             older, self._largest = step < self._largest, max(step, self._largest)
         if older:
@@ -80,7 +80,7 @@ class Reporter:
             )
 
     def flush(self) -> None:
-        """At exit: give the last progress a moment to go out."""
+        """At exit, wait for a moment until the last progress is sent."""
         if os.getpid() != self.pid:
             return
         with self._condition:
@@ -163,14 +163,14 @@ def _merged(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finite(report: dict[str, Any]) -> dict[str, Any]:
-    """The report without metrics that JSON cannot hold: NaN and infinite values."""
+    """Return the report without NaN and infinite metrics, which JSON cannot represent."""
     if "metrics" not in report:
         return report
     return dict(report, metrics={name: value for name, value in report["metrics"].items() if math.isfinite(value)})
 
 
 class _Retry(Exception):
-    """Not now: worth another try, after so many seconds where the controller says."""
+    """A temporary failure: retry, after this many seconds if the controller named a time."""
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -197,14 +197,14 @@ def report(
     metrics: Mapping[str, float] | None = None,
     deadline_s: float = DEFAULT_DEADLINE_S,
 ) -> None:
-    """Tell the controller how far training has come. Rank 0 reports; on other ranks this does nothing.
+    """Report progress to the controller. On ranks other than 0 this does nothing.
 
-    During a long phase without steps, such as an evaluation, report the same step again: a job that reports nothing
-    for long counts as stalled (docs/hangs.md).
+    During a long phase without steps, such as an evaluation, report the same step again. Otherwise the job counts as
+    stalled (docs/hangs.md).
 
-    Without `checkpoint` it never waits: the newest values go out in the background. With `checkpoint` (a finished
-    checkpoint's path; needs `step`) it returns once the controller has confirmed that a restart will begin there.
-    A metric that is NaN or infinite is left out, and no longer shown, until it is a number again.
+    Without `checkpoint` it never waits: the newest values are sent in the background. With `checkpoint` (the path of a
+    finished checkpoint; needs `step`) it returns when the controller has confirmed that a restart will begin there. If
+    a metric is NaN or infinite, it is left out and not shown.
 
     Raises:
         ValueError: a step does not fit into 64 bits.
@@ -232,7 +232,7 @@ def report(
 
 
 def _count(name: str, value: int) -> int:
-    """The value as an integer that the job's status can hold; raises ValueError."""
+    """Convert the value to an integer of at most 64 bits. Raises ValueError."""
     number = int(value)
     if abs(number) > records.STEP_MAX:
         raise ValueError(f"report({name}=...): {number} does not fit into 64 bits")
@@ -240,14 +240,14 @@ def _count(name: str, value: int) -> int:
 
 
 def commit(step: int, path: str, deadline_s: float) -> None:
-    """Have a finished checkpoint confirmed, as `report` does, for one who keeps its record."""
+    """Report a finished checkpoint and wait for the confirmation. The caller writes the record."""
     link = reporter()
     if link is not None:
         link.commit({"step": step, "checkpoint": {"path": path, "step": step}}, deadline_s)
 
 
 def _record(step: int, path: str) -> None:
-    """Note beside a checkpoint that the program wrote by itself that it was confirmed, where it lies in the folder."""
+    """Write the record of a confirmed checkpoint that the program wrote by itself, if it is in the job's folder."""
     folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
     name = os.path.relpath(path, folder) if folder and "://" not in folder + path else ".."
     if name.split(os.sep)[0] in ("..", "."):
@@ -263,9 +263,9 @@ def _record(step: int, path: str) -> None:
 
 
 def should_checkpoint() -> bool:
-    """Whether the controller asks for a checkpoint now because the job is about to be moved.
+    """Whether the controller asks for a checkpoint now, because the job is about to be stopped or moved.
 
-    It is learned from the answers to rank 0's reports, so it is True on rank 0 only: broadcast it, then act on it.
+    The answers to rank 0's reports carry the request, so it is True on rank 0 only. Broadcast it before you act on it.
     """
     link = reporter()
     return link is not None and link.checkpoint_now

@@ -1,1 +1,1 @@
-"""Simulated parts of a cluster: nodes, kubelets and rank supervisors, against any API server."""
+"""Simulated nodes, kubelets and rank supervisors that work with any API server."""

@@ -1,6 +1,6 @@
-"""One HTTPS connection as the rank supervisor keeps it: plain HTTP/1.1, one request at a time, cut on purpose.
+"""A small HTTPS client for simulated supervisors: HTTP/1.1, one request at a time, with simulated disconnects.
 
-Thousands of these live in one process, so this is a few lines over asyncio's streams and not an HTTP library.
+A process has thousands of these connections, so this uses asyncio's streams instead of an HTTP library.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import urllib.parse
 from typing import Any
 
 _CONNECT_S = 40.0
-"""The real one gives 10 s to TCP and 30 s to TLS."""
+"""The real supervisor allows 10 s for TCP and 30 s for TLS."""
 
 
 class Link:
-    """A connection to the controller; opened when needed, and again after it was lost."""
+    """A connection to the controller. It is opened when needed, and reopened after a loss."""
 
     def __init__(self, url: str, tls: ssl.SSLContext) -> None:
-        """Nothing is contacted yet."""
+        """Create the link; `post` opens the connection."""
         parts = urllib.parse.urlsplit(url)
         self._host, self._port, self._base = parts.hostname or "", parts.port or 443, parts.path.rstrip("/")
         self._tls = tls
@@ -60,7 +60,7 @@ class Link:
             self._streams = None
 
     def reset(self) -> None:
-        """Close with a TCP reset, as seen from a machine that is gone and whose address answers again."""
+        """Close with a TCP reset, as when a machine has rebooted."""
         if self._streams is not None:
             plain = self._streams[1].get_extra_info("socket")
             with socket.socket(fileno=os.dup(plain.fileno())) as same:  # an option of the connection, not of the number

@@ -1,4 +1,4 @@
-"""Nodes and their Leases as kubelets register and keep them."""
+"""Builds Node and Lease objects as kubelets write them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(
     now: datetime,
     taints: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """A Ready node; `taints` are those its kubelet registers it with (registerWithTaints)."""
+    """A Ready node; its kubelet registers it with `taints` (registerWithTaints)."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,4 +1,4 @@
-"""Simulated nodes with their kubelets, against any API server: thousands in one process, no container anywhere.
+"""Simulated nodes with their kubelets: thousands in one process, without containers, with any API server.
 
 All of them share one watch on bound pods and one client; each node's Lease is renewed at a kubelet's own period. A
 bound pod starts after `start_s`, one that is deleted has ended after `stop_s`, a lost node falls silent at once.
@@ -39,26 +39,29 @@ class PodRuntime(Protocol):
     """Runs the content of simulated pods."""
 
     async def start(self, pod: Pod, address: str, ended: Callable[[int], None]) -> None:
-        """The containers start; the pod is Running when this returns. `ended` takes the exit code if they end."""
+        """Start the containers; the pod is Running when this returns.
+
+        `ended` is called with the exit code if they end.
+        """
 
     async def stop(self, pod: Pod) -> None:
-        """The containers are asked to end; they have ended when this returns."""
+        """Stop the containers; they have ended when this returns."""
 
     def vanish(self, pod: Pod) -> None:
-        """The machine is gone from one instant to the next: connections are reset, nothing is said."""
+        """End at once without notice, as in a power cut: connections are reset."""
 
 
 class EmptyRuntime:
     """Containers that do nothing."""
 
     async def start(self, pod: Pod, address: str, ended: Callable[[int], None]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def stop(self, pod: Pod) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def vanish(self, pod: Pod) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass(eq=False)
@@ -74,18 +77,18 @@ class SimNode:
 
     @property
     def host(self) -> str:
-        """The node's own address."""
+        """The node's address."""
         return f"10.{128 + (self.number >> 8)}.{self.number & 255}.1"
 
     def next_address(self) -> str:
-        """An address for one more pod."""
+        """Return an address for another pod."""
         self.addresses = self.addresses % 250 + 1
         return f"10.{self.number >> 8}.{self.number & 255}.{1 + self.addresses}"
 
 
 @dataclass(eq=False)
 class SimPod:
-    """A pod on a node that is alive; `phase` is starting, running, ended or stopping."""
+    """A pod on a live node; `phase` is starting, running, ended or stopping."""
 
     pod: Pod
     node: SimNode
@@ -98,12 +101,12 @@ class SimNodes:
     """The simulated nodes of one cluster; `async with` starts their kubelets, leaving it stops them.
 
     Args:
-        client: as an administrator or a kubelet's account; its requests are the kubelets' own.
-        runtime: what happens inside pods.
-        now: the time for timestamps; the only clock beside the event loop's.
-        start_s: from binding to Running, in seconds, the runtime's own part not counted.
-        stop_s: from the deletion to the end of the containers, the same way.
-        prefix: what node names begin with.
+        client: sends the kubelets' requests, with an administrator's or a kubelet's account.
+        runtime: runs the content of pods.
+        now: the clock for timestamps; everything else uses the event loop's clock.
+        start_s: seconds from binding to Running, without the runtime's own part.
+        stop_s: seconds from the deletion to the end of the containers, without the runtime's own part.
+        prefix: prefix of node names.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class SimNodes:
         self.nodes: dict[str, SimNode] = {}
         self.pods: dict[str, SimPod] = {}
         self.cut: dict[str, asyncio.Event] = {}
-        """Nodes that cannot reach the API server: no Lease, no status, no word of pods; what runs there runs on."""
+        """Nodes that cannot reach the API server. Their pods continue, but their Leases and status are not updated."""
 
     async def __aenter__(self) -> SimNodes:
         self._spawn(self._follow())
@@ -146,10 +149,12 @@ class SimNodes:
         labels: Mapping[str, str] = NO_LABELS,
         taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Register so many more nodes."""
+        """Register this many more nodes."""
         first, self._made = self._made, self._made + count
         fresh = [SimNode(f"{self._prefix}-{number:05d}", number) for number in range(first, first + count)]
-        self.nodes |= {node.name: node for node in fresh}  # first: a pod may be bound to one before all are there
+        self.nodes |= {
+            node.name: node for node in fresh
+        }  # first, because a pod may be bound to a node before all nodes exist
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
 
         async def register(node: SimNode) -> None:
@@ -170,7 +175,7 @@ class SimNodes:
         taints: Sequence[Mapping[str, str]] = (),
         ready_after_s: float,
     ) -> None:
-        """Register one more node by its name; its kubelet says that it is Ready so long after it has registered."""
+        """Register one more node by its name. Its kubelet reports it Ready after the given time."""
         node = SimNode(name, self._made)
         self._made += 1
         made = nodeobjects.node(name, node.host, node.boot, capacity, labels, self._now(), taints)
@@ -182,12 +187,12 @@ class SimNodes:
         await self._post_status(node)
 
     def leave(self, name: str) -> None:
-        """Removes the machine for good; its Node object stays until it is deleted."""
+        """Remove the machine permanently; its Node object stays until it is deleted."""
         self.lose(name)
         del self.nodes[name]
 
     def lose(self, name: str) -> None:
-        """The node is gone: no Lease, no status, every connection of its pods reset."""
+        """Make a node fail as in a power cut: its kubelet stops, and its pods' connections are reset."""
         node = self.nodes[name]
         node.alive = False
         for sim in list(node.pods.values()):
@@ -207,11 +212,11 @@ class SimNodes:
         await self._client.create(nodeobjects.node(name, node.host, node.boot, capacity, labels, self._now(), taints))
 
     def cut_off(self, name: str) -> None:
-        """The API server cannot be reached from a node."""
+        """Disconnect a node from the API server."""
         self.cut.setdefault(name, asyncio.Event())
 
     async def heal(self, name: str) -> None:
-        """It can be again: the node's kubelet hears what became of its pods."""
+        """Reconnect a node: its kubelet learns the changes of its pods."""
         healed = self.cut.pop(name, None)
         if healed is not None:
             healed.set()
@@ -223,7 +228,7 @@ class SimNodes:
         await self._renew_lease(name)
 
     async def recover(self, name: str) -> None:
-        """The node boots again: it fails what ran on it, confirms what was deleted meanwhile, and is Ready."""
+        """Boot a node again: its old pods fail, deleted pods are confirmed, and the node is Ready."""
         node = self.nodes[name]
         await self._connected(node)
         node.boot += 1
@@ -238,7 +243,7 @@ class SimNodes:
         await self._post_status(node)
 
     async def end(self, uid: str, code: int) -> None:
-        """The pod's containers end with `code`, and its status says so."""
+        """End the pod's containers with `code`, and report it."""
         sim = self.pods.get(uid)
         if sim is None or sim.phase != "running":
             return
@@ -248,7 +253,7 @@ class SimNodes:
         self._changed()
 
     async def report_ended(self, pod: Pod, *, code: int, disruption: str = "") -> None:
-        """Mark a pod as ended, as its kubelet does, or the control plane for a node that is lost."""
+        """Mark a pod as ended, as its kubelet does, or the control plane for a lost node."""
         await self._write_status(pod, podstatus.ended(pod, code=code, now=self._now(), disruption=disruption))
 
     async def report_unreachable(self, name: str) -> None:
@@ -259,7 +264,10 @@ class SimNodes:
         await self._client.patch(Node, name, {"status": status}, subresource="status")
 
     async def until(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> float:
-        """Wait until something about the pods holds; returns the event loop's time then. TimeoutError says what not."""
+        """Wait until a condition about the pods holds, and return the event loop's time.
+
+        The TimeoutError names the condition.
+        """
         changed = asyncio.Event()
         self._on_change.add(changed)
         try:
@@ -342,7 +350,7 @@ class SimNodes:
         if await self._write_status(sim.pod, patch) and sim.phase == "starting":
             sim.phase = "running"
             self._changed()
-            if sim.code is not None:  # they ended before the API server heard that they run
+            if sim.code is not None:  # they ended before their start was reported
                 await self.end(sim.pod.uid, sim.code)
 
     async def _stop(self, sim: SimPod, running: bool) -> None:
@@ -353,7 +361,7 @@ class SimNodes:
         await self._confirm(sim.pod)
 
     async def _confirm(self, pod: Pod) -> None:
-        """Tell the API server that the containers of a deleted pod have ended."""
+        """Confirm to the API server that the containers of a deleted pod have ended."""
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(Pod, pod.name, namespace=pod.namespace, uid=pod.uid, grace_s=0)
 
@@ -390,7 +398,7 @@ class SimNodes:
                     self._spawn(self._renew_lease(node.name))
 
     async def _keep_ready(self) -> None:
-        """Say again that a live node is Ready where the control plane doubts it, as its kubelet does every 10 s."""
+        """Report a live node as Ready again if the control plane marked it otherwise, as kubelets do every 10 s."""
         while True:
             await asyncio.sleep(LEASE_PERIOD_S)
             with contextlib.suppress(ApiError):
@@ -400,7 +408,7 @@ class SimNodes:
                         await self._post_status(ours)
 
     async def report_ready(self, name: str, *, ready: bool) -> None:
-        """Say as its kubelet does whether pods can run on a node."""
+        """Report a node's Ready condition, as its kubelet does."""
         await self._post_status(self.nodes[name], "True" if ready else "False")
 
     async def _post_status(self, node: SimNode, ready: str = "True") -> None:

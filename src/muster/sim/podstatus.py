@@ -1,4 +1,4 @@
-"""Merge patches that a kubelet writes into a pod's status."""
+"""Builds the merge patches that a kubelet writes into a pod's status."""
 
 from __future__ import annotations
 

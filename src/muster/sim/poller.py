@@ -1,4 +1,4 @@
-"""The long poll of a simulated supervisor: two kept connections by turns, as the real `ControllerLink` has them."""
+"""The long poll of a simulated supervisor: alternates between two connections, as the real `ControllerLink` does."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Link(Protocol):
         """Send one request; returns status and answer. Raises OSError, EOFError, ValueError or TimeoutError."""
 
     def cut(self) -> None:
-        """Closes at once; open requests fail."""
+        """Close at once; open requests fail."""
 
     def reset(self) -> None:
-        """Close as a machine that is gone."""
+        """Close with a TCP reset, as after the loss of the machine."""
 
 
 class Poller:
-    """Asks for directives until cancelled; what is new goes out at once on the connection that is free.
+    """Polls for directives until cancelled. A changed report is sent at once on the free connection.
 
     Args:
         links: the connections.
-        token: of the pod.
-        body: what the supervisor says now.
-        on_directive: takes each answer to the newest request.
+        token: the pod's token.
+        body: returns the supervisor's present report.
+        on_directive: called with each answer to the newest request.
         rng: jitter of pauses.
     """
 
@@ -84,14 +84,14 @@ class Poller:
         self._wake.set()
 
     def freeze(self, frozen: bool) -> None:
-        """Do nothing, as after SIGSTOP: connections stay open; or go on."""
+        """Pause as after SIGSTOP, with open connections; or continue."""
         if frozen:
             self._going.clear()
         else:
             self._going.set()
 
     def close(self, *, reset: bool = False) -> None:
-        """Close the connections; with `reset` as a machine that is gone."""
+        """Close the connections; with `reset` as after the loss of the machine."""
         for task in self._asking:
             task.cancel()
         for link in self._links:

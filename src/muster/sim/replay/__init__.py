@@ -1,1 +1,1 @@
-"""Weeks of a cluster in seconds: a trace, or a model of one, through the scheduler's own decide, in virtual time."""
+"""Replays weeks of a cluster in seconds: jobs of a trace or a model, with the real scheduler, in virtual time."""

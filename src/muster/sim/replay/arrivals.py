@@ -1,10 +1,10 @@
-"""Jobs made up after published statistics: a model with few parameters, all of them solved for, and its sampling.
+"""Generates jobs from published statistics: fits a model with few parameters, and samples from it.
 
 - GPUs: half the jobs have one, the published median. The others have powers of two up to the published maximum. Each
   power is `ratio` times as frequent as the one before; the ratio gives the published mean.
 - Run time: log-normal, with a median that grows as a power of the GPUs, cut at the published maximum. Its three
   parameters give the published median and mean of the run time and the published mean of GPU time.
-- Arrivals: a Poisson process, given how many come.
+- Arrivals: a Poisson process with a given number of jobs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from muster.sim.replay.job import Workload, job_of_gpus
 from muster.sim.replay.published import CLUSTERS, Statistics
 
 _STEPS = 32
-"""Halvings of a bisection: the parameters end up exact to more digits than were published."""
+"""Number of bisection steps: more exact than the published numbers."""
 OFFERED_LOAD = 0.8
-"""If no number of jobs is given: as many as ask for this share of the cluster's GPU time."""
+"""Load without a given number of jobs: they request this share of the cluster's GPU time."""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Model(msgspec.Struct, frozen=True):
         )
 
     def only(self, least: int, most: int) -> Model:
-        """Return the model of the jobs with that many GPUs. Raises ValueError where it has none."""
+        """Return the model restricted to jobs with `least` to `most` GPUs. Raises ValueError if there are none."""
         kept = [(g, share) for g, share in zip(self.gpus, self.shares, strict=True) if least <= g <= most]
         if not kept:
             raise ValueError(
@@ -80,9 +80,9 @@ def fit(statistics: Statistics) -> Model:
 
 
 def made_up(like: str, *, nodes: int, gpus: int, days: float, jobs: int, least_gpus: int, seed: int) -> Workload:
-    """Return `jobs` jobs (0: as many as make `OFFERED_LOAD`) that come to the cluster within `days`.
+    """Return `jobs` jobs (0: enough for `OFFERED_LOAD`) that arrive within `days`.
 
-    Raises ValueError where no job of the model has at least `least_gpus` and fits into the cluster.
+    Raises ValueError if no job of the model has at least `least_gpus` and fits into the cluster.
     """
     model = fit(CLUSTERS[like]).only(max(least_gpus, 1), nodes * gpus)
     if not jobs:

@@ -1,4 +1,4 @@
-"""The scheduler with a model of the API server around it, all in this process: plans are carried out as they come.
+"""Runs the scheduler with a model of the API server in this process, and executes its plans at once.
 
 Nothing fails and nothing takes time here; virtual time passes between calls. Every write is checked as the API server
 would, every bind against `Room`.
@@ -40,18 +40,18 @@ from muster.sim.replay.room import InvariantBroken, Room
 from muster.sim.replay.run import Run
 
 Evicted = Callable[[Run, bool], None]
-"""Called with a job whose pods are about to be removed, and whether it could save its work first."""
+"""Called with a job whose pods are about to be removed, and whether it could save its work before."""
 Decide = Callable[[Snapshot, float, Settings, Memo], Plan]
 _ROUNDS_MAX = 1000
-"""Plans for one moment: far more than any needs, far fewer than forever."""
+"""Limit on plans for one moment: if it is reached, the scheduler is in a loop."""
 
 
 class Cluster:
     """Nodes, pods and placements under one scheduler.
 
     Args:
-        nodes: all there are.
-        planner: what makes the plans; tests put broken ones here.
+        nodes: all nodes.
+        planner: makes the plans; tests replace it by broken ones.
     """
 
     def __init__(self, nodes: Iterable[NodeShape], planner: Decide = decide) -> None:
@@ -74,7 +74,7 @@ class Cluster:
             self._state.set_node(node_of(node, ready=True))
 
     def submit(self, run: Run, now: float) -> None:
-        """Make the job's pods."""
+        """Create the job's pods."""
         job = run.job
         maker = PodMaker(job, run.attempt, START_S + now)
         for slot in range(job.members):
@@ -87,7 +87,7 @@ class Cluster:
         self._unsaid.append(run)
 
     def end(self, run: Run, now: float) -> None:
-        """The job is done, and gone with all it owned."""
+        """Remove a finished job and its objects."""
         del self._runs[run.key]
         placement = self._placements.pop(run.key, None)
         if placement is not None:
@@ -97,22 +97,22 @@ class Cluster:
         run.pods.clear()
 
     def fail(self, name: str) -> list[tuple[Run, int]]:
-        """The node is not ready from now on. Returns what was on it, as (job, slot)."""
+        """Make a node not ready. Returns the (job, slot) pairs on it."""
         self.room.set_down(name, True)
         self._state.set_node(node_of(self._shapes[name], ready=False))
         return self.on(name)
 
     def on(self, name: str) -> list[tuple[Run, int]]:
-        """Return what is on the node, as (job, slot)."""
+        """Return the (job, slot) pairs on the node."""
         return [(run, run.pods.index(uid)) for uid, run in self._on[name].items()]
 
     def repair(self, name: str) -> None:
-        """The node is back."""
+        """Make a failed node ready again."""
         self.room.set_down(name, False)
         self._state.set_node(node_of(self._shapes[name], ready=True))
 
     def replace(self, run: Run, slot: int, now: float) -> None:
-        """The slot's pod is lost, and its owner creates it again. A pod without a gang becomes another gang of one."""
+        """Replace the lost pod of a slot, as its owner does. A pod without a gang becomes a new gang of one."""
         self._remove(run, run.pods[slot], now)
         self._make(run, slot, now, PodMaker(run.job, run.attempt, START_S + now))
         if not run.job.gang:
@@ -121,9 +121,10 @@ class Cluster:
             self._runs[run.key] = run
 
     def settle(self, now: float, evicted: Evicted) -> tuple[list[Run], float | None]:
-        """Plan and carry out until nothing is left to do; calls `evicted` with jobs that lose pods by it.
+        """Plan and execute until the plan is empty; calls `evicted` with jobs that lose pods.
 
-        Returns the jobs that became whole, and when to come back even if nothing happens. Raises InvariantBroken.
+        Returns the jobs whose pods are now all bound, and when to plan again even without events. Raises
+        InvariantBroken.
         """
         touched: dict[str, Run] = {}
         for _ in range(_ROUNDS_MAX):
@@ -150,7 +151,7 @@ class Cluster:
         return whole, plan.wake_at - START_S if plan.wake_at is not None else None
 
     def _foretell_new(self, plan: Plan, now: float) -> None:
-        """Note when jobs that came and wait will start, as `muster explain` would say it of each."""
+        """Record forecasts of the start of new waiting jobs, as `muster explain` computes them."""
         runs, self._unsaid = [run for run in self._unsaid if not run.nodes], []
         if not runs:
             return
@@ -234,6 +235,6 @@ class Cluster:
 
 
 def _foretell(run: Run, start: Start) -> None:
-    """Keeps the first forecast of a job's start."""
+    """Record the first forecast of a job's start."""
     if run.started_s is None and run.forecast is None:
         run.forecast = (start.earliest - START_S, start.latest - START_S)

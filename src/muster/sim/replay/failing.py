@@ -1,4 +1,4 @@
-"""Nodes that fail while jobs are replayed: what a failure does to jobs, and the plain ones, nodes that stop."""
+"""Node failures in a replay: the interface of failure sources, and the simple source of crashes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ HOUR_S = 3600.0
 
 
 class Stage(Protocol):
-    """The replay, as far as failures have to do with it. Times are virtual seconds."""
+    """The part of the replay that failures use. Times are virtual seconds."""
 
     @property
     def now(self) -> float:
-        """Since the beginning."""
+        """The time since the beginning."""
 
     def at(self, when_s: float, what: Callable[[], None]) -> None:
-        """Have something happen then."""
+        """Schedule a call."""
 
     def lose_node(self, name: str, saved: bool) -> None:
-        """Nothing runs there any more; jobs that did go elsewhere, their work saved first or not."""
+        """Take a node out of use. Its jobs move to other nodes, with or without saving their work."""
 
     def return_node(self, name: str) -> None:
-        """The node takes work again."""
+        """Return a node to use."""
 
     def stop_work(self, name: str) -> None:
-        """Programs on the node die, and start there again: the node is as ready as before."""
+        """Restart the programs on a node; the node itself stays ready."""
 
 
 class Failing(Protocol):
@@ -37,14 +37,14 @@ class Failing(Protocol):
     failures: int
 
     def begin(self) -> None:
-        """The replay begins."""
+        """Begin the replay."""
 
     def going(self, run: Run, since_s: float) -> None:
-        """A job has all its nodes and works from then on."""
+        """A job has all its nodes and works from the given time on."""
 
 
 class Crashes:
-    """Nodes that stop, one by one, and come back whole; their jobs notice at once."""
+    """Nodes that stop one by one and return repaired. Their jobs fail at once."""
 
     def __init__(
         self, stage: Stage, nodes: Sequence[str], rng: random.Random, *, mtbf_hours: float, repair_hours: float
@@ -55,11 +55,11 @@ class Crashes:
         self.failures = 0
 
     def begin(self) -> None:
-        """The first one comes after a while."""
+        """Schedule the first failure."""
         self._stage.at(self._stage.now + self._until_next(), self._fail)
 
     def going(self, run: Run, since_s: float) -> None:
-        """Nodes that are there are well."""
+        """Do nothing: running nodes have no hidden faults."""
 
     def _fail(self) -> None:
         name = self._rng.choice(self._nodes)

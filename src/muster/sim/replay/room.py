@@ -8,7 +8,7 @@ from muster.sim.replay.job import NodeShape, Shape
 
 
 class InvariantBroken(AssertionError):
-    """The scheduler did what it must never do; the text says what and when."""
+    """The scheduler broke a rule; the message says which one and when."""
 
 
 class Room:
@@ -33,7 +33,7 @@ class Room:
         self.idle = self.gpus
 
     def take(self, name: str, shape: Shape, who: str) -> None:
-        """A pod was bound. Raises InvariantBroken where it does not fit, or nothing may start on the node."""
+        """Record a bound pod. Raises InvariantBroken if it does not fit, or if the node is not usable."""
         node = self._nodes[name]
         if name in self._down:
             raise InvariantBroken(f"{who} was bound to {name}, which has failed")
@@ -44,11 +44,11 @@ class Room:
             raise InvariantBroken(f"{who} was bound to {name}, which is over its capacity now: {used} of {node}")
 
     def give(self, name: str, shape: Shape) -> None:
-        """A pod is gone."""
+        """Record that a pod is gone."""
         self._count(self._nodes[name], shape, -1)
 
     def set_down(self, name: str, down: bool) -> None:
-        """The node failed, or was repaired."""
+        """Record that the node failed or was repaired."""
         if down != (name in self._down):
             (self._down.add if down else self._down.discard)(name)
             node, used, sign = self._nodes[name], self._used[name][0], 1 if down else -1
@@ -57,7 +57,7 @@ class Room:
             self.split -= sign * (node.gpus - used) if used else 0
 
     def _count(self, node: NodeShape, shape: Shape, sign: int) -> list[int]:
-        """Count a pod in or out. Returns what is in use on the node now: GPUs, CPU, memory."""
+        """Add or subtract a pod. Returns the used GPUs, CPU and memory of the node."""
         used = self._used[node.name]
         before, gpus = used[0], sign * shape.gpus
         used[0] = after = before + gpus

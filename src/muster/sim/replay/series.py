@@ -1,4 +1,4 @@
-"""The exact state of the cluster over time: every change, summed over intervals of any length afterwards."""
+"""Records every change of the cluster's state, and computes means over intervals."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Series:
         waiting_jobs: int,
         stopped: int,
     ) -> None:
-        """Note the values from `now` on: GPUs, but for `waiting_jobs`."""
+        """Record the values from `now` on. All are GPUs, except `waiting_jobs`."""
         self.times.append(now)
         values = (busy, down, split, idle, waiting_gpus, waiting_jobs, stopped, idle if waiting_jobs else 0)
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
 
     def means(self, end_s: float, intervals: int) -> list[dict[str, float]]:
-        """Return the mean of each field in each of so many equal intervals from 0 to `end_s`."""
+        """Return the mean of each field in a number of equal intervals from 0 to `end_s`."""
         width = end_s / intervals if end_s else 1.0
         sums = [[0.0] * len(FIELDS) for _ in range(intervals)]
         for index, start in enumerate(self.times):
@@ -41,7 +41,7 @@ class Series:
             while start < stop:
                 at = min(int(start / width), intervals - 1)
                 upto = min(stop, (at + 1) * width) if at + 1 < intervals else stop
-                if upto <= start:  # rounding put the border behind us
+                if upto <= start:  # because of rounding, the border lies in the past
                     at, upto = min(at + 1, intervals - 1), min(stop, (at + 2) * width)
                 for number, value in enumerate(values):
                     sums[at][number] += value * (upto - start)

@@ -1,4 +1,4 @@
-"""Reading tables of other people: every refusal names the file, the line and what was wanted there."""
+"""Reads tables of traces. Every error names the file, the line and the expected content."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 class BadTrace(ValueError):
-    """A trace that cannot be used; the text says where and why. `line` is 0 for the file as a whole."""
+    """A trace that is not valid; the message says where and why. `line` is 0 for the file as a whole."""
 
     def __init__(self, path: Path, line: int, text: str) -> None:
         super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text. Raises BadTrace where there is none."""
+    """Return a file's text. Raises BadTrace if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -37,11 +37,11 @@ class Row:
         self._cells = cells
 
     def bad(self, column: str, wanted: str) -> BadTrace:
-        """Return the error that this cell deserves."""
+        """Return an error about this cell."""
         return BadTrace(self._path, self._line, f"{column} is {self._cells[self._columns[column]]!r}, not {wanted}")
 
     def text(self, column: str) -> str:
-        """Return the cell; "" also where it says nan, as pandas writes what is missing."""
+        """Return the cell; "" for nan, which pandas writes for missing values."""
         value = self._cells[self._columns[column]].strip()
         return "" if value.lower() in ("nan", "none", "null") else value
 

@@ -1,4 +1,4 @@
-"""Opens a trace of any known format; the format is seen from what is in the file."""
+"""Opens a trace, and detects its format from the content."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from muster.sim.replay.table import BadTrace, read_text
 
 
 def read_trace(path: Path, gpus_per_node: int) -> Workload:
-    """Return the jobs of a trace; `gpus_per_node` says how jobs that name only GPUs are cut into members.
+    """Return the jobs of a trace. If the trace names only GPUs, `gpus_per_node` determines the number of members.
 
-    Raises BadTrace where it is of no known format, or a line of it is wrong.
+    Raises BadTrace if the format is unknown or a line is not valid.
     """
     text = read_text(path)
     if text.lstrip().startswith("["):
