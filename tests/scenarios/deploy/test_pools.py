@@ -14,7 +14,7 @@ from muster.controlplane.clusteraccess import ClusterAccess, KubectlError
 from muster.controlplane.programs import ControlPlane
 from muster.fleet.remediation.plan import RunStep
 from muster.fleet.remediation.repairs.steps import StepSettings, step_pod
-from muster.fleet.remediation.snapshot import NodeView
+from muster.fleet.remediation.snapshot import RemediationNode
 from tests.scenarios.deploy.conftest import ACCOUNT, CHART, SYSTEM, Helm
 from tests.scenarios.deploy.test_chart import rendered
 from tests.support.waiting import eventually
@@ -173,7 +173,7 @@ def test_muster_alone_acts_on_machines(enforced: Pools) -> None:
     look = ("get", "serviceaccounts", f"--namespace={SYSTEM}", "--output=name")
     eventually("a service account", lambda: "default" in enforced.access.kubectl(*look))
     settings = StepSettings(namespace=SYSTEM, image="tools")
-    step = RunStep(name="reboot", node=NodeView(name="node", uid="u"), session="s", step="reboot", boot_id="b")
+    step = RunStep(name="reboot", node=RemediationNode(name="node", uid="u"), session="s", step="reboot", boot_id="b")
     made = step_pod(step, settings)
     assert enforced.refused(made, f"--as={ACCOUNT}") == ""
     assert FORBIDDEN in enforced.refused(made, *PEOPLE)

@@ -18,9 +18,9 @@ from muster.fleet.scaling.snapshot import (
     GangDemand,
     Group,
     Members,
-    NodeView,
     PoolMemory,
     PoolSpec,
+    ScalingNode,
     Template,
     View,
 )
@@ -134,7 +134,7 @@ class World:
             except ProviderError as error:
                 faults[each.name] = (error.fault, error.message, error.wait_s)
         views = tuple(
-            NodeView(
+            ScalingNode(
                 name=name,
                 uid=f"uid-{name}",
                 pool=group,

@@ -11,7 +11,7 @@ from muster.fleet.balloons.config import BalloonPool, parse_config
 from muster.fleet.balloons.decide import TRY_AGAIN_S, WAITS_S, decide, use_of
 from muster.fleet.balloons.deployment import deployment_name, known, manifest
 from muster.fleet.balloons.plan import Drop, Mark, Plan, Put, Remove, Scale
-from muster.fleet.balloons.snapshot import Balloon, Known, NodeUse, NodeView, View
+from muster.fleet.balloons.snapshot import Balloon, BalloonNode, Known, NodeUse, View
 from muster.fleet.configtext import ConfigTextError
 from muster.kube.objects.affinity import Toleration
 from muster.kube.objects.apps import Deployment
@@ -30,9 +30,9 @@ JOINING = Taint(key="muster.dev/joining", value="pending", effect="NoSchedule")
 OWN = Taint(key="muster.dev/pool", value="h100", effect="NoSchedule")
 
 
-def node(number: int, **fields: object) -> NodeView:
+def node(number: int, **fields: object) -> BalloonNode:
     given = {"labels": {"pool": "h100"}, "allocatable": {GPU: 8}, "taints": (OWN,), **fields}
-    return NodeView(f"n{number}", **given)  # type: ignore[arg-type]
+    return BalloonNode(name=f"n{number}", **given)  # type: ignore[arg-type]
 
 
 def deployment(replicas: int, pool: BalloonPool | None = POOL, *, stale: bool = False) -> Known:
@@ -43,7 +43,7 @@ def balloon(number: int, on: str = "", since: float = 0.0) -> Balloon:
     return Balloon("muster-system", f"b{number}", f"uid-{number}", "h100", on, since)
 
 
-def view(nodes: list[NodeView], asked: int | None, *balloons: Balloon, **fields: object) -> View:
+def view(nodes: list[BalloonNode], asked: int | None, *balloons: Balloon, **fields: object) -> View:
     deployments = {} if asked is None else {"h100": deployment(asked)}
     return View((POOL,), tuple(nodes), balloons, deployments, **fields)  # type: ignore[arg-type]
 
@@ -174,7 +174,7 @@ def asked(plan: Plan, before: int | None) -> int:
 
 
 @given(NODES, st.none() | st.integers(0, 15))
-def test_no_balloon_has_to_wait_for_a_node(nodes: list[NodeView], before: int | None) -> None:
+def test_no_balloon_has_to_wait_for_a_node(nodes: list[BalloonNode], before: int | None) -> None:
     wanted = asked(decide(view(nodes, before), 0.0), before)
     free = [
         each
@@ -186,7 +186,7 @@ def test_no_balloon_has_to_wait_for_a_node(nodes: list[NodeView], before: int | 
 
 
 @given(NODES, st.lists(st.integers(0, 30), max_size=8))
-def test_nothing_is_written_once_all_is_as_planned(nodes: list[NodeView], on: list[int]) -> None:
+def test_nothing_is_written_once_all_is_as_planned(nodes: list[BalloonNode], on: list[int]) -> None:
     balloons = [balloon(number, f"n{at}") for number, at in enumerate(on)]
     plan = decide(view(nodes, None, *balloons), 0.0)
     removed = {action.balloon for action in plan.actions if isinstance(action, Remove)}
@@ -195,7 +195,7 @@ def test_nothing_is_written_once_all_is_as_planned(nodes: list[NodeView], on: li
 
 
 @given(NODES, st.lists(st.integers(0, 30), max_size=8))
-def test_no_balloon_stays_on_a_node_that_is_left_alone(nodes: list[NodeView], on: list[int]) -> None:
+def test_no_balloon_stays_on_a_node_that_is_left_alone(nodes: list[BalloonNode], on: list[int]) -> None:
     balloons = [balloon(number, f"n{at}") for number, at in enumerate(on)]
     plan = decide(view(nodes, asked(decide(view(nodes, None), 0.0), None), *balloons), 0.0)
     removed = {action.balloon.node for action in plan.actions if isinstance(action, Remove)}

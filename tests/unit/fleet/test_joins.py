@@ -23,7 +23,7 @@ from muster.fleet.joins.record import (
     record_of,
     view_of,
 )
-from muster.fleet.joins.snapshot import NodeView
+from muster.fleet.joins.snapshot import JoiningNode
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
@@ -31,7 +31,7 @@ from muster.kube.objects.struct import encode
 
 NODES = st.lists(
     st.builds(
-        NodeView,
+        JoiningNode,
         name=st.integers(0, 99).map(lambda number: f"n{number:02}"),
         ready=st.booleans(),
         held=st.booleans(),
@@ -44,7 +44,9 @@ NODES = st.lists(
 
 
 @given(NODES, st.integers(0, 12))
-def test_never_more_than_allowed_are_opened_and_none_that_is_not_ready(nodes: list[NodeView], allowance: int) -> None:
+def test_never_more_than_allowed_are_opened_and_none_that_is_not_ready(
+    nodes: list[JoiningNode], allowance: int
+) -> None:
     plan = decide(nodes, allowance)
     ready = {node.name for node in nodes if node.held and node.ready}
     assert len(plan.opens) == min(allowance, len(ready))
@@ -54,7 +56,7 @@ def test_never_more_than_allowed_are_opened_and_none_that_is_not_ready(nodes: li
 
 
 @given(NODES, st.integers(1, 12))
-def test_no_node_is_overtaken_by_one_that_came_later(nodes: list[NodeView], allowance: int) -> None:
+def test_no_node_is_overtaken_by_one_that_came_later(nodes: list[JoiningNode], allowance: int) -> None:
     plan = decide(nodes, allowance)
     came = {node.name: node.created_at for node in nodes}
     left = [node.created_at for node in nodes if node.held and node.ready and node.name not in plan.opens]
@@ -74,7 +76,7 @@ def test_no_node_is_overtaken_by_one_that_came_later(nodes: list[NodeView], allo
 )
 def test_only_a_new_node_on_which_nothing_can_be_yet_is_held_back(changed: dict[str, object], held: bool) -> None:
     fields = {"ready": False, "held": False, "created_at": 10.0, "labels": {"pool": "h100"}, **changed}
-    assert to_hold(NodeView("n", **fields), {"pool": "h100"}, 10.0) is held  # type: ignore[arg-type]
+    assert to_hold(JoiningNode(name="n", **fields), {"pool": "h100"}, 10.0) is held  # type: ignore[arg-type]
 
 
 def node(*taints: Taint, name: str = "n", record: JoinRecord | None = None, ready: bool = True) -> Node:

@@ -11,7 +11,7 @@ from muster.fleet.providers.base import ProviderError
 from muster.fleet.providers.simulated import SimulatedGroup
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.plan import Cordon, Delete, ForgetNode, Outcome, Plan, SetSize, Uncordon
-from muster.fleet.scaling.snapshot import Fault, GangDemand, Group, Instance, Members, NodeView, PoolSpec, View
+from muster.fleet.scaling.snapshot import Fault, GangDemand, Group, Instance, Members, PoolSpec, ScalingNode, View
 from muster.kube.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm, Toleration
 from muster.kube.objects.node import Taint
 from tests.unit.fleet.scalingworld import NODE, POD, World, members, pool
@@ -209,11 +209,11 @@ def test_a_node_that_is_used_again_before_it_goes_is_uncordoned() -> None:
     assert it.cordons == {}
 
 
-def idle(name: str, **facts: object) -> NodeView:
-    return NodeView(name=name, uid=f"uid-{name}", pool="a", instance=name, ready=True, **facts)  # type: ignore[arg-type]
+def idle(name: str, **facts: object) -> ScalingNode:
+    return ScalingNode(name=name, uid=f"uid-{name}", pool="a", instance=name, ready=True, **facts)  # type: ignore[arg-type]
 
 
-def after(seconds: float, spec: PoolSpec, *nodes: NodeView, demands: tuple[GangDemand, ...] = ()) -> list[str]:
+def after(seconds: float, spec: PoolSpec, *nodes: ScalingNode, demands: tuple[GangDemand, ...] = ()) -> list[str]:
     """What is done to nodes that were seen as they are for so long."""
     group = Group(len(nodes), tuple(Instance(each.instance) for each in nodes))
     view = View((spec,), {spec.name: group}, nodes, demands)
@@ -284,7 +284,9 @@ DAY_S = 86_400.0
 def judged(created_at: float, *, occupied: str = "") -> set[str]:
     """What a new leader does within the hour, on the tenth day by its clock, to a node that is not Ready."""
     spec = pool("a", max=4)
-    node = NodeView("n", "uid-n", "a", "n", ready=False, created_at=created_at, occupied=occupied)
+    node = ScalingNode(
+        name="n", uid="uid-n", pool="a", instance="n", ready=False, created_at=created_at, occupied=occupied
+    )
     view = View((spec,), {"a": Group(1, (Instance("n"),))}, (node,))
     done: set[str] = set()
     for second in range(0, 3600, 60):
@@ -307,7 +309,7 @@ def test_record_without_its_cordon_is_withdrawn() -> None:
 
 
 def test_the_node_object_goes_once_the_instance_is_gone() -> None:
-    gone = NodeView("n", "u", "a", "i-1", ready=False, draining=True, deleting=True)
+    gone = ScalingNode(name="n", uid="u", pool="a", instance="i-1", ready=False, draining=True, deleting=True)
     plan = decide(View((pool("a", max=4),), {"a": Group(0)}, (gone,)), 100.0)
     assert plan.actions == (ForgetNode("a", "n", "u"),)
 

@@ -17,7 +17,7 @@ from muster.fleet.scaling.node_views import (
     placement_keeps,
     pod_keeps,
 )
-from muster.fleet.scaling.snapshot import Group, Instance, NodeView, PoolSpec, Template
+from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec, ScalingNode, Template
 from muster.kube.objects.node import Node, Taint
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
@@ -44,7 +44,7 @@ def node(name: str, *, labels: dict[str, str] | None = None, note: dict[str, str
     return trimmed_node(from_dict(body, Node))
 
 
-def view(made: Node, *instances: str) -> NodeView | None:
+def view(made: Node, *instances: str) -> ScalingNode | None:
     groups = {"asg": Group(len(instances), tuple(Instance(each) for each in instances))}
     found = node_views([made], (AWS, OTHERS), groups, lambda name: "")
     assert len(found) <= 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from muster.fleet.preflight.plan import Accept, PutTaint, Remove, Start, State, TakeTaint
 from tests.unit.preflight.world import CONFIG, World
 
@@ -78,7 +76,7 @@ def test_neither_is_that_of_a_node_that_had_the_name_before() -> None:
     world.add("a")
     world.step()
     world.end_test("a")
-    world.add("a", identity=replace(world.nodes["a"].identity, node_uid="uid-other"))
+    world.add("a", uid="uid-other")
     world.settle()
     assert world.nodes["a"].record is None
     assert world.test_of("a").identity.node_uid == "uid-other"  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import pytest
 from muster.api.node_health import NodeHealth
 from muster.fleet.preflight.cache import Knowledge
 from muster.fleet.preflight.config import parse_config
-from muster.fleet.preflight.snapshot import NodeView
+from muster.fleet.preflight.snapshot import PreflightNode
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import from_dict
@@ -65,7 +65,7 @@ def known(*pods: Pod) -> Knowledge:
     return made
 
 
-def seen(made: Knowledge) -> NodeView:
+def seen(made: Knowledge) -> PreflightNode:
     return made.view(CONFIG).nodes["n"]
 
 

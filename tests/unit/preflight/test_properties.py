@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from msgspec.structs import replace
 
 from muster.fleet.preflight.plan import Accept, Start, TakeTaint
 from tests.unit.preflight.world import CONFIG, World
@@ -31,9 +30,9 @@ class Preflights(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NODES))
     def replace_node(self, name: str) -> None:
         self.boots += 1
-        identity = replace(self.world.nodes[name].identity, node_uid=f"uid-{name}-{self.boots}")
-        record = self.world.nodes[name].record
-        self.world.add(name, identity=identity, record=record)
+        before = self.world.nodes[name]
+        uid = f"uid-{name}-{self.boots}"
+        self.world.add(name, uid=uid, boot_id=before.boot_id, record=before.record)
 
     @rule(name=st.sampled_from(NODES), busy=st.booleans(), held=st.sampled_from(["", "", "is not ready"]))
     def use(self, name: str, busy: bool, held: str) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.api.preflight import PreflightFailure, PreflightSpec
-from muster.api.trust import Identity
 from muster.fleet.preflight.config import Levels, PreflightConfig, Retests
 from muster.fleet.preflight.decide import decide
 from muster.fleet.preflight.plan import Accept, Plan, PutTaint, Remove, Revoke, Start, TakeTaint
-from muster.fleet.preflight.snapshot import Attempts, End, NodeView, Refusal, TestView, View
+from muster.fleet.preflight.snapshot import Attempts, End, PreflightNode, Refusal, TestView, View
 from muster.fleet.preflight.testpod import made_with
 
 START = 1_700_000_000.0
@@ -26,7 +25,7 @@ def at(seconds: float) -> datetime:
 
 
 def record(
-    node: NodeView, time: float, *, passed: bool = True, level: int = 1, driver: str = "", **versions: str
+    node: PreflightNode, time: float, *, passed: bool = True, level: int = 1, driver: str = "", **versions: str
 ) -> PreflightSpec:
     failures = () if passed else (PreflightFailure(test="memory", code="wrong-word"),)
     return PreflightSpec(
@@ -47,7 +46,7 @@ class World:
     def __init__(self, config: PreflightConfig | None = CONFIG) -> None:
         self.config = config
         self.now = START
-        self.nodes: dict[str, NodeView] = {}
+        self.nodes: dict[str, PreflightNode] = {}
         self.tests: dict[str, TestView] = {}
         self.attempts: dict[str, Attempts] = {}
         self.refused: Refusal | None = None
@@ -58,15 +57,15 @@ class World:
 
     def add(self, *names: str, **changes: Any) -> None:
         for name in names:
-            known = {"identity": Identity(f"uid-{name}", "boot-1"), "made_at": self.now, "gpus": 8, "has_gpus": True}
-            self.nodes[name] = NodeView(name=name, **{**known, **changes})
+            known = {"uid": f"uid-{name}", "boot_id": "boot-1", "created_at": self.now, "gpus": 8, "has_gpus": True}
+            self.nodes[name] = PreflightNode(name=name, **{**known, **changes})
 
     def change(self, name: str, **changes: Any) -> None:
         self.nodes[name] = replace(self.nodes[name], **changes)
 
     def reboot(self, name: str, boot: str) -> None:
         """As a real one does: the taint does not come back, and containers are gone."""
-        self.change(name, identity=replace(self.nodes[name].identity, boot_id=boot))
+        self.change(name, boot_id=boot)
 
     def record(self, name: str, *, ago_s: float = 0.0, **options: Any) -> None:
         self.change(name, record=record(self.nodes[name], self.now - ago_s, **options))
@@ -146,7 +145,7 @@ class World:
         test = self.run_test(node) if not self._started(node) else self.test_of(node)
         assert test is not None
         self.now += 5.0
-        made_for = replace(self.nodes[node], identity=test.identity)
+        made_for = replace(self.nodes[node], uid=test.identity.node_uid, boot_id=test.identity.boot_id)
         found = None if why else record(made_for, self.now, passed=passed, level=test.level, driver=driver)
         self.tests[test.name] = replace(test, end=End(found, why))
 

@@ -31,9 +31,9 @@ from muster.fleet.remediation.plan import (
 )
 from muster.fleet.remediation.snapshot import (
     Evidence,
-    NodeView,
     PodView,
     QuarantineRecord,
+    RemediationNode,
     StepView,
     Tested,
     View,
@@ -53,7 +53,9 @@ class World:
     def __init__(self, nodes: int = 10, config: RemediationConfig = ACT, **node: object) -> None:
         self.now = START
         self.config = config
-        self.nodes = {f"n{i}": NodeView(name=f"n{i}", uid=f"uid-{i:04}", boot_id="b0", gpus=8) for i in range(nodes)}
+        self.nodes = {
+            f"n{i}": RemediationNode(name=f"n{i}", uid=f"uid-{i:04}", boot_id="b0", gpus=8) for i in range(nodes)
+        }
         for name, view in self.nodes.items():
             self.nodes[name] = replace(view, **node)
         self.sessions: dict[str, NodeRemediation] = {}
@@ -91,7 +93,7 @@ class World:
 
     def remake(self, name: str, uid: str) -> None:
         """Another machine has the name."""
-        self.nodes[name] = NodeView(name=name, uid=uid, boot_id=f"boot-of-{uid}", gpus=8)
+        self.nodes[name] = RemediationNode(name=name, uid=uid, boot_id=f"boot-of-{uid}", gpus=8)
         self.evidence.pop(name, None)
 
     def view(self) -> View:
@@ -140,9 +142,9 @@ class World:
                 event=action.event,
                 fault_key=action.fault_key,
             )
-            self._node(action.node, tainted=True, record=mark)
+            self._node(action.node, quarantined=True, record=mark)
         elif isinstance(action, Release):
-            self._node(action.node, tainted=False, record=None)
+            self._node(action.node, quarantined=False, record=None)
         elif isinstance(action, Describe):
             there_ = dict(self.nodes[action.node.name].conditions)
             there_.update({type_: text for type_, text in action.conditions.items() if text is not None})
@@ -188,12 +190,12 @@ class World:
         )
 
     def tainted(self) -> set[str]:
-        return {name for name, node in self.nodes.items() if node.tainted}
+        return {name for name, node in self.nodes.items() if node.quarantined}
 
     def was_quarantined(self, name: str) -> bool:
         return record.is_quarantined(self.session(name).status)
 
-    def _node(self, node: NodeView, **changes: object) -> None:
+    def _node(self, node: RemediationNode, **changes: object) -> None:
         there = self.nodes.get(node.name)
         if there is not None and there.uid == node.uid:
             self.nodes[node.name] = replace(there, **changes)

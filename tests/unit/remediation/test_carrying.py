@@ -17,7 +17,7 @@ from muster.fleet.remediation.metrics import remediation_metrics
 from muster.fleet.remediation.plan import Plan, Quarantine, Release, ReplaceMachine, RunStep
 from muster.fleet.remediation.repairs.replacement import Replacer
 from muster.fleet.remediation.repairs.steps import StepSettings
-from muster.fleet.remediation.snapshot import NodeView
+from muster.fleet.remediation.snapshot import RemediationNode
 from muster.kube.events import EventRecorder
 from muster.kube.objects.node import Node
 from muster.kube.objects.struct import to_dict
@@ -78,7 +78,7 @@ def after_a_release(world: World, *, tainted_in: int, released_in: int) -> set[s
     ward.call("PATCH", "/api/v1/nodes/n0", {"metadata": meta, "spec": {"taints": [taint]}})
     known = Known(lambda: None)
     known.sessions[session.name] = session
-    release = Release(node=NodeView(name="n0", uid=uid), session=session.name, generation=released_in)
+    release = Release(node=RemediationNode(name="n0", uid=uid), session=session.name, generation=released_in)
     carried_out(ward, known, Plan(actions=(release,)))
     return ward.out_of_use()
 
@@ -109,10 +109,10 @@ def test_no_node_is_put_into_quarantine_for_a_session_that_is_over_or_by_another
     ward.add_node("n0")
     known = Known(lambda: None)
     known.sessions[session.name] = session
-    node = NodeView(name="n0", uid=ward.node("n0")["metadata"]["uid"])
+    node = RemediationNode(name="n0", uid=ward.node("n0")["metadata"]["uid"])
     over = Quarantine(node=node, session=session.name, generation=2, since=0.0, why="", event="Entered", fault_key="")
     other = Quarantine(
-        node=NodeView(name="n0", uid="before"),
+        node=RemediationNode(name="n0", uid="before"),
         session="open",
         generation=2,
         since=0.0,

@@ -110,7 +110,7 @@ def test_spares_are_like_the_node_they_are_for() -> None:
     world = World(5)
     world.nodes["n1"] = replace(world.nodes["n1"], pool="other")
     world.nodes["n2"] = replace(world.nodes["n2"], cordoned=True)
-    world.nodes["n3"] = replace(world.nodes["n3"], taints=frozenset({"example.com/owner"}))
+    world.nodes["n3"] = replace(world.nodes["n3"], keeps_away=frozenset({"example.com/owner"}))
     world.free = frozenset({"n1", "n2", "n3", "n4"})
     world.pods["n0"] = [pod("rank", gang="ns/g")]
     world.gangs["n0"] = frozenset({"ns/g"})

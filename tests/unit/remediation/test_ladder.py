@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.fleet.remediation.plan import Release, ReplaceMachine, RunStep
-from muster.fleet.remediation.snapshot import NodeView
+from muster.fleet.remediation.snapshot import RemediationNode
 from tests.unit.remediation.remediationworld import ACT, World, pod
 
 
@@ -130,6 +130,6 @@ def test_a_fault_seen_twice_is_remedied_once_1417_1532() -> None:
 
 def test_a_new_node_has_no_session() -> None:
     world = World(1)
-    world.nodes["late"] = NodeView(name="late", uid="u")
+    world.nodes["late"] = RemediationNode(name="late", uid="u")
     world.settle()
     assert not world.sessions

@@ -81,9 +81,9 @@ def test_nothing_is_done_to_a_machine_that_work_may_come_to() -> None:
     world.fault("n0", "reboot")
     while world.sessions == {} or world.rung("n0") != "Reboot":
         world.step()
-    world.nodes["n0"] = replace(world.nodes["n0"], tainted=False, record=None)
+    world.nodes["n0"] = replace(world.nodes["n0"], quarantined=False, record=None)
     for _ in range(5):
-        tainted = world.nodes["n0"].tainted
+        tainted = world.nodes["n0"].quarantined
         plan = world.step()
         assert tainted or not any(isinstance(each, RunStep | ReplaceMachine) for each in plan.actions)
     assert world.steps, "and then it continues"

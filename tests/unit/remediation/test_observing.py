@@ -75,7 +75,7 @@ def test_a_node_that_opted_out_is_not_touched() -> None:
     world.nodes["n0"] = replace(world.nodes["n0"], ignored=False)
     world.settle()
     assert world.rung("n0") == "Reboot"
-    world.nodes["n0"] = replace(world.nodes["n0"], ignored=True, tainted=False)
+    world.nodes["n0"] = replace(world.nodes["n0"], ignored=True, quarantined=False)
     world.settle(10_000.0)
     assert not world.tainted(), "what a user takes away of an ignored node stays away"
 
@@ -122,7 +122,7 @@ def test_observing_restores_nothing_that_was_removed() -> None:
     world.fault("n0", "quarantine")
     world.settle()
     world.config = RemediationConfig()
-    world.nodes["n0"] = replace(world.nodes["n0"], tainted=False, record=None)
+    world.nodes["n0"] = replace(world.nodes["n0"], quarantined=False, record=None)
     world.settle(60.0)
     assert not world.tainted()
     assert world.plan.held == {"Observing": 1}

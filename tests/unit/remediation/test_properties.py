@@ -49,14 +49,15 @@ class Watched(World):
             assert not record.is_quarantined(session.status)
             assert not record.is_put(session, self.nodes[action.node.name]), "a taint that its session still records"
         if isinstance(action, RunStep):
-            assert self.nodes[action.node.name].tainted
+            assert self.nodes[action.node.name].quarantined
             assert not self.pods.get(action.node.name)
             assert not self.nodes[action.node.name].cordoned
             assert record.first_on(self.sessions[action.session].status, self.sessions[action.session].status.rung)
         if isinstance(action, Evict):
             for pod in action.pods:
                 [name] = [name for name, pods in self.pods.items() if pod in pods]
-                assert (self.nodes[name].tainted, self.rung(name)) == (True, "Drain"), "nothing leaves a node in use"
+                in_use = not self.nodes[name].quarantined
+                assert (in_use, self.rung(name)) == (False, "Drain"), "nothing leaves a node in use"
 
     def _put(self, action: Quarantine) -> None:
         """A node that was in use goes out of it: counted are those that are out, whatever of it was written."""
@@ -137,14 +138,14 @@ class Watched(World):
             self.finish_steps(rng.choice(("Succeeded", "Failed")))
         elif kind == 7:
             self.evidence.pop(name, None)
-        elif kind == 8 and not node.tainted:
+        elif kind == 8 and not node.quarantined:
             self.pods.setdefault(name, []).append(
                 PodView(namespace="ns", name=f"p{self.now}", uid=f"p{rng.random()}", gang=rng.choice(("", "ns/g")))
             )
         elif kind == 9:
             self.nodes[name] = replace(node, cordoned=not node.cordoned)
         elif kind == 10 and rng.random() < 0.3:
-            joining = replace(node, uid=f"uid-{rng.random()}"[:12], boot_id="b0", tainted=False, record=None)
+            joining = replace(node, uid=f"uid-{rng.random()}"[:12], boot_id="b0", quarantined=False, record=None)
             self.nodes[name] = replace(joining, joining=True, conditions={})
             self.evidence.pop(name, None)
             self.dead.pop(name, None)

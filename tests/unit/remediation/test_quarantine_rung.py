@@ -18,7 +18,7 @@ def test_a_leftover_taint_goes_when_the_breaker_holds_the_reopened_session() -> 
     tainted = world.nodes["n0"]
     world.test("n0")
     world.settle()
-    world.nodes["n0"] = replace(world.nodes["n0"], tainted=True, record=tainted.record)  # this write had failed
+    world.nodes["n0"] = replace(world.nodes["n0"], quarantined=True, record=tainted.record)  # this write had failed
     world.fault("n0", "quarantine", code="48")  # the breaker has counted its one node
     world.settle()
     assert world.rung("n0") == "Condition"
@@ -73,10 +73,10 @@ def test_removed_taint_returns_and_foreign_taints_stay() -> None:
     world = World()
     world.fault("n0", "quarantine")
     world.settle()
-    world.nodes["n0"] = replace(world.nodes["n0"], tainted=False)
+    world.nodes["n0"] = replace(world.nodes["n0"], quarantined=False)
     world.settle()
     assert world.tainted() == {"n0"}
-    world.nodes["n1"] = replace(world.nodes["n1"], tainted=True)  # by a person, without a record of ours
+    world.nodes["n1"] = replace(world.nodes["n1"], quarantined=True)  # by a person, without a record of ours
     world.test("n1")
     world.settle()
     assert world.tainted() == {"n0", "n1"}

@@ -126,7 +126,7 @@ def test_the_breaker_counts_a_node_that_a_person_took_out_in_its_pool_after_it_i
     world = World(10, config, pool="a")
     ask(world, "n0", "Quarantine")
     world.settle()
-    world.nodes["n0"] = replace(world.nodes["n0"], uid="another", tainted=False, record=None)
+    world.nodes["n0"] = replace(world.nodes["n0"], uid="another", quarantined=False, record=None)
     world.settle(10.0)
     world.fault("n0", "quarantine")
     world.fault("n1", "quarantine")

@@ -10,14 +10,14 @@ import pytest
 from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.fleet.remediation.plan import RunStep
 from muster.fleet.remediation.repairs.steps import StepSettings, step_pod, view_of
-from muster.fleet.remediation.snapshot import NodeView
+from muster.fleet.remediation.snapshot import RemediationNode
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import decode, encode
 from tests.unit.remediation.remediationworld import World
 
 
 def pod_of(step: str, **more: object) -> dict[str, object]:
-    node = NodeView(name="n0", uid="u")
+    node = RemediationNode(name="n0", uid="u")
     action = RunStep(name=f"muster-{step}-u-3", node=node, session="n0-u", step=step, boot_id="this-boot", **more)  # type: ignore[arg-type]
     return step_pod(action, StepSettings(namespace="muster-system", image="tools"))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
@@ -20,7 +21,8 @@ from muster.fleet.balloons.decide import decide
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL, known, manifest
 from muster.fleet.balloons.metrics import balloon_metrics
 from muster.fleet.balloons.plan import Action, Drop, Mark, Put, Scale
-from muster.fleet.balloons.snapshot import Cap, NodeView, View
+from muster.fleet.balloons.snapshot import BalloonNode, Cap, View
+from muster.fleet.nodes.node import read
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
@@ -90,7 +92,7 @@ class BalloonController:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
         await self._loop.begin(term)
         self._occupancy = Occupancy(self._clock)
-        self._nodes: dict[str, NodeView] = {}
+        self._nodes: dict[str, BalloonNode] = {}
         managed = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_BALLOON_POOL}"
         events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
         self._config: ConfigMapSource[tuple[BalloonPool, ...]] = ConfigMapSource(
@@ -127,16 +129,7 @@ class BalloonController:
     def _view(self, pools: tuple[BalloonPool, ...] | None) -> View:
         occupancy = self._occupancy
         nodes = tuple(
-            NodeView(
-                node.name,
-                node.labels,
-                node.ready,
-                node.cordoned,
-                node.taints,
-                node.allocatable,
-                occupancy.taken(node.name),
-                occupancy.promised(node.name),
-            )
+            replace(node, taken=occupancy.taken(node.name), promised=occupancy.promised(node.name))
             for node in self._nodes.values()
         )
         deployments = {
@@ -188,12 +181,5 @@ class BalloonController:
         name = (new or old).name  # type: ignore[union-attr]
         before = self._nodes.pop(name, None)
         if new is not None:
-            self._nodes[name] = NodeView(
-                name,
-                new.metadata.labels,
-                new.ready,
-                new.spec.unschedulable or new.metadata.deletion_timestamp is not None,
-                new.spec.taints,
-                allocatable(new),
-            )
+            self._nodes[name] = read(BalloonNode, new, allocatable=allocatable(new))
         self._loop.wake(self._nodes.get(name) != before)

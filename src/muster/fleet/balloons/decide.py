@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from muster.fleet.balloons.config import BalloonPool
 from muster.fleet.balloons.plan import Action, Drop, Mark, Plan, PoolState, Put, Remove, Scale
-from muster.fleet.balloons.snapshot import Amounts, Balloon, Cap, NodeUse, NodeView, View
+from muster.fleet.balloons.snapshot import Amounts, Balloon, BalloonNode, Cap, NodeUse, View
 from muster.kube.objects.taints import find_untolerated_taint
 
 WAITS_S = 15.0
@@ -21,13 +21,13 @@ TRY_AGAIN_S = 300.0
 """After that, the pool has no more balloons than were placed, for this long."""
 
 
-def use_of(pool: BalloonPool, request: Amounts, node: NodeView) -> NodeUse | None:
+def use_of(pool: BalloonPool, request: Amounts, node: BalloonNode) -> NodeUse | None:
     """Return what the node means for the pool's balloons, which take `request` each; None if it is not of the pool."""
     if any(node.labels.get(key) != value for key, value in pool.node_selector.items()):
         return None
     if not node.ready:
         return NodeUse.NOT_READY
-    if node.cordoned:
+    if node.cordoned or node.leaving:
         return NodeUse.CORDONED
     if find_untolerated_taint(node.taints, pool.tolerations) is not None:
         return NodeUse.TAINTED

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from muster.fleet.balloons.config import BalloonPool
-from muster.kube.objects.node import Taint
+from muster.fleet.nodes.node import FleetNode
 
 Amounts = Mapping[str, int]
 
@@ -28,14 +28,9 @@ class NodeUse(StrEnum):
     """Its pods leave no room for a balloon."""
 
 
-class NodeView(msgspec.Struct, frozen=True):
+class BalloonNode(FleetNode, frozen=True, kw_only=True):
     """A node. `taken` is what pods except balloons take of `allocatable`; `promised`: a gang has a slot there."""
 
-    name: str
-    labels: Mapping[str, str]
-    ready: bool = True
-    cordoned: bool = False
-    taints: tuple[Taint, ...] = ()
     allocatable: Amounts = MappingProxyType({})
     taken: Amounts = MappingProxyType({})
     promised: bool = False
@@ -94,7 +89,7 @@ class View(msgspec.Struct, frozen=True):
     """
 
     pools: tuple[BalloonPool, ...] | None
-    nodes: tuple[NodeView, ...] = ()
+    nodes: tuple[BalloonNode, ...] = ()
     balloons: tuple[Balloon, ...] = ()
     deployments: Mapping[str, Known] = MappingProxyType({})
     caps: Mapping[str, Cap] = MappingProxyType({})

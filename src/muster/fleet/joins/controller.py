@@ -30,7 +30,7 @@ from muster.fleet.joins.record import (
     view_of,
 )
 from muster.fleet.joins.scrape import Reading, between, read
-from muster.fleet.joins.snapshot import NodeView
+from muster.fleet.joins.snapshot import JoiningNode
 from muster.kube.client import Client
 from muster.kube.clock import instant, steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
@@ -121,7 +121,7 @@ class JoinController:
     async def run(self, term: Term | None = None) -> None:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
         await self._loop.begin(term)
-        self._nodes: dict[str, NodeView] = {}
+        self._nodes: dict[str, JoiningNode] = {}
         self._to_hold: asyncio.Queue[str] = asyncio.Queue()
         self._readings: OrderedDict[float, Reading] = OrderedDict()
         self._opened = 0
@@ -277,6 +277,6 @@ class JoinController:
         if self._is_to_hold(node):
             self._to_hold.put_nowait(new.name)
 
-    def _is_to_hold(self, node: NodeView) -> bool:
+    def _is_to_hold(self, node: JoiningNode) -> bool:
         made = self._source.found.metadata.creation_timestamp if self._source.found is not None else None
         return made is not None and to_hold(node, self._config.node_selector, made.timestamp())

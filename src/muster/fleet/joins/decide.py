@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from muster.fleet.joins.plan import Plan
-from muster.fleet.joins.snapshot import NodeView
+from muster.fleet.joins.snapshot import JoiningNode
 
 
-def to_hold(node: NodeView, selector: Mapping[str, str], since: float) -> bool:
+def to_hold(node: JoiningNode, selector: Mapping[str, str], since: float) -> bool:
     """Return whether to put the taint on the node: it is new and not Ready yet, so it has no pods.
 
     Usually the kubelet sets the taint itself (registerWithTaints). A node that is Ready without the taint is left
@@ -19,7 +19,7 @@ def to_hold(node: NodeView, selector: Mapping[str, str], since: float) -> bool:
     return all(node.labels.get(key) == value for key, value in selector.items())
 
 
-def decide(nodes: Iterable[NodeView], allowance: int) -> Plan:
+def decide(nodes: Iterable[JoiningNode], allowance: int) -> Plan:
     """Open held, Ready nodes in the order of their creation, as many as are allowed.
 
     This includes nodes tainted by other writers or under an earlier configuration: otherwise they would never open.

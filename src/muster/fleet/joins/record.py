@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from muster.fleet.joins.pace import Pace
-from muster.fleet.joins.snapshot import NodeView
+from muster.fleet.joins.snapshot import JoiningNode
+from muster.fleet.nodes.node import read
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.node import Node, Taint
 
@@ -58,17 +59,10 @@ def is_held(node: Node) -> bool:
     return any(taint.key == TAINT_JOINING and taint.effect == JOINING.effect for taint in node.spec.taints)
 
 
-def view_of(node: Node) -> NodeView:
+def view_of(node: Node) -> JoiningNode:
     """Return the node in the form that `decide` uses."""
-    made = node.metadata.creation_timestamp
-    return NodeView(
-        node.name,
-        node.ready,
-        is_held(node),
-        ANNOTATION_JOIN_RECORD in node.metadata.annotations,
-        made.timestamp() if made is not None else 0.0,
-        node.metadata.labels,
-    )
+    recorded = ANNOTATION_JOIN_RECORD in node.metadata.annotations
+    return read(JoiningNode, node, held=is_held(node), recorded=recorded)
 
 
 def pace_of(config: ConfigMap | None) -> PaceRecord | None:

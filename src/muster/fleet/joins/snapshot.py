@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
-import msgspec
+from muster.fleet.nodes.node import FleetNode
 
 
-class NodeView(msgspec.Struct, frozen=True):
+class JoiningNode(FleetNode, frozen=True, kw_only=True):
     """A node in the form that joins use.
 
     Attributes:
-        labels: the node's labels.
         held: it has the taint of joining nodes.
         recorded: it has our record: it was held back before.
-        created_at: when its Node object was created, seconds since the epoch.
     """
 
-    name: str
-    ready: bool
     held: bool
     recorded: bool = False
-    created_at: float = 0.0
-    labels: Mapping[str, str] = MappingProxyType({})
 
     @property
     def turn(self) -> tuple[float, str]:

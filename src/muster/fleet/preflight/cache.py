@@ -17,17 +17,17 @@ from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight, PreflightSpec
-from muster.api.quarantine import quarantined
-from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored, tested_within_h
+from muster.api.trust import GPU, Identity, has_gpus, tested_within_h
 from muster.fleet.balloons.cache import Occupancy
 from muster.fleet.health.decide import History, decide
 from muster.fleet.health.mesh import CHECK as REACH
 from muster.fleet.health.peers import UNREACHED
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.health.record import finding_of
+from muster.fleet.nodes.node import read
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.results import read_test
-from muster.fleet.preflight.snapshot import Attempts, NodeView, Refusal, TestView, View
+from muster.fleet.preflight.snapshot import Attempts, PreflightNode, Refusal, TestView, View
 from muster.fleet.preflight.suspicion import FleetFigures, suspicion
 from muster.fleet.preflight.testpod import PREFIX, tolerations
 from muster.fleet.remediation.ladder.exits import tested_after
@@ -39,23 +39,6 @@ from muster.kube.objects.resources import allocatable
 from muster.kube.objects.taints import find_untolerated_taint
 
 PENDING = Taint(key=TAINT_PREFLIGHT, value=PREFLIGHT_PENDING, effect="NoSchedule")
-
-
-class _Node(msgspec.Struct, frozen=True):
-    """The fields of a Node object that preflight uses."""
-
-    identity: Identity
-    made_at: float
-    ready: bool
-    cordoned: bool
-    leaving: bool
-    gpus: int
-    has_gpus: bool
-    ignored: bool
-    pending: bool
-    quarantined: bool
-    taints: tuple[Taint, ...]
-    labels: Mapping[str, str]
 
 
 class _Health(msgspec.Struct, frozen=True):
@@ -86,7 +69,7 @@ class Knowledge:
         self.refused: Refusal | None = None
         self._namespace = namespace
         self._team_key = team_key
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, PreflightNode] = {}
         self._tests: dict[str, TestView] = {}
         self._health: dict[str, _Health] = {}
         self._sessions: dict[str, NodeRemediation] = {}
@@ -116,11 +99,11 @@ class Knowledge:
     def _node(
         self,
         name: str,
-        node: _Node,
+        node: PreflightNode,
         session: NodeRemediation | None,
         suspect_level: int,
         tolerated: tuple[Toleration, ...],
-    ) -> NodeView:
+    ) -> PreflightNode:
         known = self.records.get(name)
         record = known.spec if known is not None else None
         health = self._health.get(name)
@@ -132,15 +115,8 @@ class Knowledge:
             doubtful = suspicion(record, found, outlying=name in self.outlying, suspect_level=suspect_level)
         taken = self._occupancy.taken(name)
         wanted_since = _wanted_since(session, node, record)
-        return NodeView(
-            name=name,
-            identity=node.identity,
-            made_at=node.made_at,
-            gpus=node.gpus,
-            has_gpus=node.has_gpus,
-            ignored=node.ignored,
-            pending=node.pending,
-            quarantined=node.quarantined,
+        return msgspec.structs.replace(
+            node,
             held=_held(node, tolerated),
             busy=any(amount > 0 and "/" in what for what, amount in taken.items()),
             promised=self._occupancy.promised(name),
@@ -152,7 +128,7 @@ class Knowledge:
             found_at=max(found, default=0.0),
         )
 
-    def _level(self, session: NodeRemediation, node: _Node) -> int:
+    def _level(self, session: NodeRemediation, node: PreflightNode) -> int:
         """Return the level that the session requires; for sessions of earlier versions, computed from their cause."""
         if session.status.test_level is not None:
             return session.status.test_level
@@ -240,25 +216,19 @@ def lean(record: Preflight) -> Preflight:
     return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, figures=()))
 
 
-def _read(node: Node) -> _Node:
-    amounts, labels = allocatable(node), node.metadata.labels
-    return _Node(
-        identity=identity(node),
-        made_at=_seconds(node.metadata.creation_timestamp),
-        ready=node.ready,
-        cordoned=node.spec.unschedulable,
-        leaving=node.metadata.deletion_timestamp is not None,
+def _read(node: Node) -> PreflightNode:
+    pending = any(taint.key == PENDING.key and taint.effect == PENDING.effect for taint in node.spec.taints)
+    amounts = allocatable(node)
+    return read(
+        PreflightNode,
+        node,
         gpus=amounts.get(GPU, 0),
-        has_gpus=has_gpus(amounts, labels),
-        ignored=is_ignored(labels),
-        pending=any(taint.key == PENDING.key and taint.effect == PENDING.effect for taint in node.spec.taints),
-        quarantined=quarantined(node),
-        taints=node.spec.taints,
-        labels=labels,
+        has_gpus=has_gpus(amounts, node.metadata.labels),
+        pending=pending,
     )
 
 
-def _held(node: _Node, tolerated: tuple[Toleration, ...]) -> str:
+def _held(node: PreflightNode, tolerated: tuple[Toleration, ...]) -> str:
     """Return why no test may run on the node; "" if one may."""
     if node.leaving:
         return "is being deleted"
@@ -270,7 +240,7 @@ def _held(node: _Node, tolerated: tuple[Toleration, ...]) -> str:
     return f"has taint {taint.key}" if taint is not None else ""
 
 
-def _wanted_since(session: NodeRemediation | None, node: _Node, record: PreflightSpec | None) -> float | None:
+def _wanted_since(session: NodeRemediation | None, node: PreflightNode, record: PreflightSpec | None) -> float | None:
     """Return after when a test must end to release the node (remediation/ladder/exits.py); None if not needed."""
     if session is None or session.spec.node_uid != node.identity.node_uid:
         return None

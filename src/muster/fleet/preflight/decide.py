@@ -16,7 +16,7 @@ from muster.api.trust import Doubt
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.plan import Accept, Action, Plan, PutTaint, Remove, Revoke, Start, State, TakeTaint
 from muster.fleet.preflight.records import accepted
-from muster.fleet.preflight.snapshot import AGENT_DRIVER, Attempts, NodeView, TestView, View
+from muster.fleet.preflight.snapshot import AGENT_DRIVER, Attempts, PreflightNode, TestView, View
 from muster.fleet.preflight.testpod import made_with, run_s
 from muster.gputest.codes import Code
 
@@ -38,7 +38,7 @@ def decide(view: View, now: float) -> Plan:
     return _Planner(view, now).plan()
 
 
-def may_have_work(node: NodeView) -> bool:
+def may_have_work(node: PreflightNode) -> bool:
     """Return whether the node may take work, so that the taint may be removed."""
     return node.ignored or (node.has_gpus and not node.doubt)
 
@@ -73,7 +73,7 @@ class _Planner:
 
     # Existing tests
 
-    def carry_on(self, test: TestView, node: NodeView | None) -> None:
+    def carry_on(self, test: TestView, node: PreflightNode | None) -> None:
         if test.leaving:
             return
         if node is None or not _is_about(test, node):
@@ -101,7 +101,7 @@ class _Planner:
     def is_outdated(self, test: TestView) -> bool:
         return bool(self.made_with and test.made_with) and test.made_with != self.made_with
 
-    def end(self, test: TestView, node: NodeView, record: PreflightSpec | None, why: str) -> None:
+    def end(self, test: TestView, node: PreflightNode, record: PreflightSpec | None, why: str) -> None:
         if record is None:
             self.give_up(test, node, why)
             return
@@ -112,7 +112,7 @@ class _Planner:
         self.attempts.pop(node.name, None)
         self.actions.append(Accept(test, result))
 
-    def wait_for_room(self, test: TestView, node: NodeView) -> None:
+    def wait_for_room(self, test: TestView, node: PreflightNode) -> None:
         if node.held or node.busy or (test.retest and node.promised):
             self.pause(test, node, f"its node {node.held}" if node.held else "its node is in use")
         elif test.retest:
@@ -124,13 +124,13 @@ class _Planner:
         else:
             self.wait_until(test, node, test.made_at + self.start_s, "it got no place in time")
 
-    def wait_until(self, test: TestView, node: NodeView, limit: float, why: str) -> None:
+    def wait_until(self, test: TestView, node: PreflightNode, limit: float, why: str) -> None:
         if self.now < limit:
             self.wake.append(limit)
         else:
             self.give_up(test, node, why)
 
-    def give_up(self, test: TestView, node: NodeView, why: str) -> None:
+    def give_up(self, test: TestView, node: PreflightNode, why: str) -> None:
         """End a test without a result, and retry later; each retry waits longer."""
         known = self.attempts.get(node.name)
         count = known.count + 1 if known is not None else 1
@@ -138,7 +138,7 @@ class _Planner:
         self.attempts[node.name] = Attempts(node.identity, count, self.now + again_s, self.made_with)
         self.actions.append(Remove(test, why, inconclusive=True))
 
-    def pause(self, test: TestView, node: NodeView, why: str) -> None:
+    def pause(self, test: TestView, node: PreflightNode, why: str) -> None:
         """End a test that was in the way of other pods. This is not counted as a failure."""
         known = self.attempts.get(node.name)
         pause_s = PAUSE_S if test.retest else AGAIN_S
@@ -153,7 +153,7 @@ class _Planner:
 
     # Records and taints
 
-    def look_at(self, node: NodeView) -> None:
+    def look_at(self, node: PreflightNode) -> None:
         record = node.own_record
         if record is not None and _has_new_driver(record, node):
             self.actions.append(Revoke(node.name, record))
@@ -166,7 +166,7 @@ class _Planner:
             self.actions.append(PutTaint(node.name))
         self.states[node.name] = self.state_of(node)
 
-    def state_of(self, node: NodeView) -> State:
+    def state_of(self, node: PreflightNode) -> State:
         if node.ignored or not (node.has_gpus or node.pending):
             return State.NONE
         if any(not test.leaving for test in self.tests.get(node.name, ())):
@@ -201,9 +201,9 @@ class _Planner:
         for node in self.testable():
             level = self.level_wanted(node, config)
             if level:
-                yield node.made_at, Start(node.name, node.identity, node.gpus, level)
+                yield node.created_at, Start(node.name, node.identity, node.gpus, level)
 
-    def level_wanted(self, node: NodeView, config: PreflightConfig) -> int:
+    def level_wanted(self, node: PreflightNode, config: PreflightConfig) -> int:
         """Return the level of the test that the node waits for; 0 if it does not wait."""
         record = node.own_record
         if node.wanted_since is not None:
@@ -214,7 +214,7 @@ class _Planner:
             return 0  # the node and the test report different drivers: another test will hardly change that
         return config.levels.boot
 
-    def level_to_leave(self, node: NodeView, since: float, config: PreflightConfig) -> int:
+    def level_to_leave(self, node: PreflightNode, since: float, config: PreflightConfig) -> int:
         """Return the test level that ends the quarantine: raised if a pass of this level was not enough; 0 to wait."""
         record, found_at = node.own_record, node.found_at
         level = max(node.wanted_level, config.levels.suspect)
@@ -248,7 +248,7 @@ class _Planner:
             else:
                 self.wake.append(record.time.timestamp() + min(due, wanted or due) * HOUR_S)
 
-    def testable(self) -> Iterator[NodeView]:
+    def testable(self) -> Iterator[PreflightNode]:
         for node in self.view.nodes.values():
             if node.ignored or node.held or node.busy or not node.gpus or self.tests.get(node.name):
                 continue
@@ -265,17 +265,17 @@ class _Planner:
         return self.now >= end
 
 
-def _is_about(test: TestView, node: NodeView) -> bool:
+def _is_about(test: TestView, node: PreflightNode) -> bool:
     mine, own = test.identity, node.identity
     return (mine.node_uid, mine.boot_id) == (own.node_uid, own.boot_id)
 
 
-def _same(attempts: Attempts, node: NodeView) -> bool:
+def _same(attempts: Attempts, node: PreflightNode) -> bool:
     known, own = attempts.identity, node.identity
     return (known.node_uid, known.boot_id) == (own.node_uid, own.boot_id)
 
 
-def _has_new_driver(record: PreflightSpec, node: NodeView) -> bool:
+def _has_new_driver(record: PreflightSpec, node: PreflightNode) -> bool:
     """Return whether the agent reports another driver than at the time of the test, in the same boot.
 
     If the agent had not reported then, the test's driver is compared. The agent's reports are preferred: two programs

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.preflight import FAILURES_MAX, PreflightFailure, PreflightSpec
-from muster.fleet.preflight.snapshot import AGENT_DRIVER, NodeView, TestView
+from muster.fleet.preflight.snapshot import AGENT_DRIVER, PreflightNode, TestView
 from muster.gputest.codes import Code
 
 GPUS: Final = "gpus"
@@ -22,7 +22,7 @@ ENDED: Final = "ended"
 """Key in a record's versions: when the test ended by its node's clock, if that clock is ahead."""
 
 
-def accepted(test: TestView, said: PreflightSpec, node: NodeView, now: float) -> PreflightSpec | None:
+def accepted(test: TestView, said: PreflightSpec, node: PreflightNode, now: float) -> PreflightSpec | None:
     """Return the record to write; None if it was written already, by this controller or a previous one.
 
     Args:
@@ -46,7 +46,7 @@ def accepted(test: TestView, said: PreflightSpec, node: NodeView, now: float) ->
     return _counted(replace(said, time=datetime.fromtimestamp(time, UTC), versions=versions), node)
 
 
-def _counted(said: PreflightSpec, node: NodeView) -> PreflightSpec:
+def _counted(said: PreflightSpec, node: PreflightNode) -> PreflightSpec:
     """Fail a pass with fewer GPUs than before: a test gets only the GPUs that its node announces."""
     before, found = _gpus_before(node), len(said.figures)
     if not max(before, found):
@@ -59,7 +59,7 @@ def _counted(said: PreflightSpec, node: NodeView) -> PreflightSpec:
     return replace(said, passed=False, failures=(*said.failures[: FAILURES_MAX - 1], failure))
 
 
-def _gpus_before(node: NodeView) -> int:
+def _gpus_before(node: PreflightNode) -> int:
     record = node.record
     if record is None or record.node_uid != node.identity.node_uid:
         return 0

@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from muster.api.preflight import PreflightSpec
-from muster.api.trust import Doubt, Identity, doubt, tested
+from muster.api.trust import Doubt, Identity, doubt, driver, tested
+from muster.fleet.nodes.node import FleetNode
 from muster.fleet.preflight.config import PreflightConfig
 
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -17,17 +18,13 @@ AGENT_DRIVER: Final = "agent_driver"
 """Key in a record's versions: the driver that the node's agent reported when the node was tested."""
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class PreflightNode(FleetNode, frozen=True, kw_only=True):
     """A node in the form that preflight uses.
 
     Attributes:
-        identity: a record must match it to be about this node.
-        made_at: when its Node object was created, seconds since the epoch.
         gpus: how many a test can get; also 0 if the device plugin has not announced them yet.
-        has_gpus: whether it is known to have GPUs.
-        ignored: it has the label that opts out.
+        has_gpus: it has GPUs, by what its device plugin announces or by its labels.
         pending: it has the taint of preflight.
-        quarantined: it has a quarantine taint, from any writer.
         held: why no test may run there now; "" if one may.
         busy: other pods use its GPUs.
         promised: a gang has a slot there. While the node is not trusted, the gang waits for the test.
@@ -40,14 +37,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         found_at: when its agent last found something, seconds since the epoch.
     """
 
-    name: str
-    identity: Identity
-    made_at: float = 0.0
     gpus: int = 0
     has_gpus: bool = False
-    ignored: bool = False
     pending: bool = False
-    quarantined: bool = False
     held: str = ""
     busy: bool = False
     promised: bool = False
@@ -57,6 +49,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     wanted_since: float | None = None
     wanted_level: int = 0
     found_at: float = 0.0
+
+    @property
+    def identity(self) -> Identity:
+        """A record must match it to be about this node."""
+        return Identity(self.uid, self.boot_id, driver(self.labels))
 
     @property
     def doubt(self) -> Doubt:
@@ -146,7 +143,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     config: PreflightConfig | None
-    nodes: Mapping[str, NodeView] = NONE
+    nodes: Mapping[str, PreflightNode] = NONE
     tests: Mapping[str, TestView] = NONE
     attempts: Mapping[str, Attempts] = NONE
     refused: Refusal | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from muster.api.names import HEALTH_IGNORE, LABEL_HEALTH, LABEL_POOL, LABEL_TEAM, TAINT_PREFLIGHT, remediation_name
+from muster.api.names import LABEL_POOL, LABEL_TEAM, TAINT_PREFLIGHT, remediation_name
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
@@ -19,12 +19,13 @@ from muster.fleet.health.mesh import Report, report_of
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.record import finding_of
 from muster.fleet.joins.record import TAINT_JOINING
+from muster.fleet.nodes.node import read
 from muster.fleet.remediation.decide import CONDITIONS
 from muster.fleet.remediation.evidence.dead_nodes import unreached
 from muster.fleet.remediation.evidence.sources import evidence_of, judged, tested_of
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.repairs.steps import view_of
-from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
+from muster.fleet.remediation.snapshot import Evidence, RemediationNode, StepView, Tested
 from muster.fleet.scaling.node_views import placement_keeps
 from muster.kube.objects.meta import is_later
 from muster.kube.objects.node import Node
@@ -41,7 +42,7 @@ def _what(mesh: dict[str, Finding], name: str) -> tuple[str, str, str] | None:
     return finding.key if finding is not None else None
 
 
-def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeView:
+def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> RemediationNode:
     """Return the node in the form that `decide` uses.
 
     Args:
@@ -51,25 +52,18 @@ def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeV
     """
     labels = node.metadata.labels
     hard = {taint.key for taint in node.spec.taints if taint.effect in HARD_EFFECTS}
-    tainted = quarantined(node)
-    joining = TAINT_JOINING in hard or (TAINT_PREFLIGHT in hard and not trusted)
     conditions = {each.type: each.message for each in node.status.conditions if each.status == "True"}
-    return NodeView(
-        name=node.name,
-        uid=node.uid,
-        boot_id=node.status.node_info.boot_id if node.status.node_info is not None else "",
-        ready=node.ready,
+    return read(
+        RemediationNode,
+        node,
         pool=labels.get(LABEL_POOL, ""),
         team=labels.get(team_key, ""),
-        joining=joining,
+        joining=TAINT_JOINING in hard or (TAINT_PREFLIGHT in hard and not trusted),
         pending=TAINT_PREFLIGHT in hard,
-        cordoned=node.spec.unschedulable,
-        ignored=labels.get(LABEL_HEALTH) == HEALTH_IGNORE,
-        tainted=tainted,
-        record=record.record_of(node) if tainted else None,
+        record=record.record_of(node) if quarantined(node) else None,
         gpus=_gpus(node),
         has_gpus=has_gpus({}, labels),
-        taints=frozenset(hard - _OURS - {record.QUARANTINE.key, team_key}),
+        keeps_away=frozenset(hard - _OURS - {record.QUARANTINE.key, team_key}),
         conditions={type_: conditions[type_] for type_ in CONDITIONS if type_ in conditions},
     )
 
@@ -94,7 +88,7 @@ class Known:
         self._changed = changed
         self._team_key = team_key
         self.raw: dict[str, Node] = {}
-        self.nodes: dict[str, NodeView] = {}
+        self.nodes: dict[str, RemediationNode] = {}
         self.sessions: dict[str, NodeRemediation] = {}
         self.tested: dict[str, Tested] = {}
         self.gangs: dict[str, frozenset[str]] = {}

@@ -32,7 +32,7 @@ from muster.fleet.remediation.plan import (
     RecordEvent,
     Release,
 )
-from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
+from muster.fleet.remediation.snapshot import Evidence, RemediationNode, StepView, View
 
 HARDWARE = "muster.dev/HardwareFault"
 """Condition of a node with broken hardware. Failures there are not charged to programs (docs/whose-fault.md)."""
@@ -117,7 +117,7 @@ def _evidence(view: View) -> dict[str, Evidence]:
     return found
 
 
-def _turns(view: View) -> Iterable[tuple[NodeRemediation, NodeView]]:
+def _turns(view: View) -> Iterable[tuple[NodeRemediation, RemediationNode]]:
     """Return the sessions of existing nodes with their nodes: the most serious first, then the oldest fault first."""
     there = []
     for session in view.sessions.values():
@@ -162,7 +162,7 @@ def _opened(session: NodeRemediation, evidence: Evidence, now: float) -> NodeRem
 
 
 def _closed(
-    ladder: Ladder, effects: list[Action], session: NodeRemediation, node: NodeView, evidence: Evidence | None
+    ladder: Ladder, effects: list[Action], session: NodeRemediation, node: RemediationNode, evidence: Evidence | None
 ) -> None:
     """Reopen a closed session if there is new evidence; otherwise remove its leftover taint."""
     if evidence is not None and ORDER[TARGET[evidence.action]] > ORDER["Observe"]:
@@ -172,24 +172,24 @@ def _closed(
         effects.append(Release(node=node, session=session.name, generation=session.status.generation))
 
 
-def _taint_of(session: NodeRemediation, node: NodeView) -> bool:
+def _taint_of(session: NodeRemediation, node: RemediationNode) -> bool:
     return node.record is not None and node.record.session == session.name
 
 
-def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
+def _effects(session: NodeRemediation, node: RemediationNode) -> Iterable[Action]:
     """Yield the taint of a node in quarantine if it is missing, and remove it if its quarantine has ended."""
     status = session.status
     entry = record.last(status, rung="Quarantine")
     if entry is None:
         yield from _leftover(session, node)
-    elif not (node.tainted and _taint_of(session, node)):
+    elif not (node.quarantined and _taint_of(session, node)):
         yield Quarantine(
             node=node, session=session.name, generation=entry.generation, since=entry.time.timestamp(),
             why=entry.reason, event=entry.event or "Entered", fault_key=entry.fault_key,
         )  # fmt: skip
 
 
-def _leftover(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
+def _leftover(session: NodeRemediation, node: RemediationNode) -> Iterable[Action]:
     """Yield the removal of a taint that remained from an ended quarantine of a session that was opened again.
 
     Such a session may stay below quarantine: a budget or the mode holds it there, or its new evidence asks for less.
@@ -209,7 +209,7 @@ def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
 
 
 def _observe(
-    ladder: Ladder, effects: list[Action], session: NodeRemediation, node: NodeView, evidence: Evidence | None
+    ladder: Ladder, effects: list[Action], session: NodeRemediation, node: RemediationNode, evidence: Evidence | None
 ) -> None:
     """Record what would be done, and do nothing. Quarantine that a user asked for ends when the request ends."""
     status = session.status
@@ -230,7 +230,7 @@ def _observe(
         effects += _leftover(session, node)
 
 
-def _would(ladder: Ladder, node: NodeView, evidence: Evidence) -> str:
+def _would(ladder: Ladder, node: RemediationNode, evidence: Evidence) -> str:
     """Return what the policy asks for and, in a dry run, what would happen."""
     target = TARGET[evidence.action]
     text = f"{evidence.rule}: {evidence.why}: {target}"

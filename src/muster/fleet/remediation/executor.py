@@ -34,7 +34,7 @@ from muster.fleet.remediation.lookups import REQUEST_TIMEOUT_S, Looker
 from muster.fleet.remediation.metrics import RemediationMetrics
 from muster.fleet.remediation.repairs.replacement import Replacer
 from muster.fleet.remediation.repairs.steps import StepSettings, step_pod
-from muster.fleet.remediation.snapshot import NodeView, QuarantineRecord
+from muster.fleet.remediation.snapshot import QuarantineRecord, RemediationNode
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.clock import instant
 from muster.kube.errors import NotFound
@@ -254,7 +254,7 @@ class Carrier:
         )
         return "described"
 
-    async def _ours(self, known: NodeView) -> Node | None:
+    async def _ours(self, known: RemediationNode) -> Node | None:
         """Return the current node if it is the same one, in quarantine, and neither cordoned nor excluded."""
         node = await self._client.get(Node, known.name)
         theirs = node.spec.unschedulable or node.metadata.labels.get(LABEL_HEALTH) == HEALTH_IGNORE

@@ -16,7 +16,7 @@ from muster.api.names import remediation_name
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.plan import Action, Move, Open
-from muster.fleet.remediation.snapshot import Evidence, NodeView, View
+from muster.fleet.remediation.snapshot import Evidence, RemediationNode, View
 
 
 def with_lasting_facts(view: View, actions: Iterable[Action], now: float) -> Iterator[Action]:
@@ -64,7 +64,7 @@ def _status(view: View, session: NodeRemediation, status: NodeRemediationStatus)
     return record.with_pass(status, test) if test is not None else status
 
 
-def _alone(view: View, node: NodeView, session: NodeRemediation | None, now: float) -> Action:
+def _alone(view: View, node: RemediationNode, session: NodeRemediation | None, now: float) -> Action:
     """Write the facts about a node that has no other action. The node may have no session yet."""
     if session is not None:
         status = replace(session.status, generation=session.status.generation + 1)

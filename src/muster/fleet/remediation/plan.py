@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
-from muster.fleet.remediation.snapshot import NONE, NodeView, PodView
+from muster.fleet.remediation.snapshot import NONE, PodView, RemediationNode
 
 
 class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Write an Event about a node, or about the ConfigMap if `node` is None."""
 
-    node: NodeView | None
+    node: RemediationNode | None
     reason: str
     message: str
     warning: bool = True
@@ -41,7 +41,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     """Put the taint and the record on the node."""
 
-    node: NodeView
+    node: RemediationNode
     session: str
     generation: int
     since: float
@@ -53,7 +53,7 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
 class Release(msgspec.Struct, frozen=True, kw_only=True):
     """Remove the taint and the record, if they belong to this session and to this generation or an earlier one."""
 
-    node: NodeView
+    node: RemediationNode
     session: str
     generation: int
 
@@ -61,7 +61,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 class Describe(msgspec.Struct, frozen=True, kw_only=True):
     """Set our conditions of the node: by type the message, or None if the condition no longer holds."""
 
-    node: NodeView
+    node: RemediationNode
     conditions: Mapping[str, str | None]
 
 
@@ -77,7 +77,7 @@ class RunStep(msgspec.Struct, frozen=True, kw_only=True):
     """Start the pod that resets or reboots the node."""
 
     name: str
-    node: NodeView
+    node: RemediationNode
     session: str
     step: str
     boot_id: str
@@ -94,7 +94,7 @@ class ForgetStep(msgspec.Struct, frozen=True, kw_only=True):
 class ReplaceMachine(msgspec.Struct, frozen=True, kw_only=True):
     """Have the node's machine replaced by its provider."""
 
-    node: NodeView
+    node: RemediationNode
     session: str
     generation: int
 

@@ -13,6 +13,7 @@ from muster.api.preflight import PassedTest
 from muster.api.untyped_steps import typed
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Action, Fault
+from muster.fleet.nodes.node import FleetNode
 from muster.fleet.remediation.config import RemediationConfig
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -48,39 +49,28 @@ class QuarantineRecord(msgspec.Struct, frozen=True, rename="camel"):
             msgspec.structs.force_setattr(self, "event", event if event in ("Joining", "Requested") else "Entered")
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class RemediationNode(FleetNode, frozen=True, kw_only=True):
     """A node in the form that remediation uses.
 
     Attributes:
-        boot_id: its current boot.
-        pool, team: from its labels; "" without a label.
+        pool, team: the labels of these names; "" without a label.
         joining: it has not been in use yet.
         pending: it has the taint of nodes whose test is still to come.
-        cordoned: someone else has cordoned it.
-        ignored: it has the label that opts out.
-        tainted: it has the quarantine taint, from any writer.
         record: our record beside the taint; None if there is none.
         gpus: how many its capacity shows.
         has_gpus: its labels show that it has GPUs, even if its capacity does not.
-        taints: keys of hard taints that keep pods away, without ours.
+        keeps_away: keys of hard taints that keep pods away, without ours.
         conditions: our condition types that are True, with their messages.
     """
 
-    name: str
-    uid: str
-    boot_id: str = ""
-    ready: bool = True
     pool: str = ""
     team: str = ""
     joining: bool = False
     pending: bool = False
-    cordoned: bool = False
-    ignored: bool = False
-    tainted: bool = False
     record: QuarantineRecord | None = None
     gpus: int = 0
     has_gpus: bool = False
-    taints: frozenset[str] = frozenset()
+    keeps_away: frozenset[str] = frozenset()
     conditions: Mapping[str, str] = NONE
 
 
@@ -170,7 +160,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     config: RemediationConfig = RemediationConfig()
-    nodes: Mapping[str, NodeView] = NONE
+    nodes: Mapping[str, RemediationNode] = NONE
     sessions: Mapping[str, NodeRemediation] = NONE
     evidence: Mapping[str, Evidence] = NONE
     tested: Mapping[str, Tested] = NONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster.fleet.scaling.snapshot import Group, Instance, NodeView, PoolSpec
+from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec, ScalingNode
 from muster.fleet.scaling.states import NodeState, Tracked
 
 SETTLE_S = 10.0
@@ -21,7 +21,7 @@ def tracked_key(pool: str, instance: str) -> str:
 
 
 def classify(
-    spec: PoolSpec, group: Group, nodes: Iterable[NodeView], before: Mapping[str, Tracked], now: float
+    spec: PoolSpec, group: Group, nodes: Iterable[ScalingNode], before: Mapping[str, Tracked], now: float
 ) -> dict[str, Tracked]:
     """Return the state of each instance of the pool, by instance ID."""
     by_instance = {node.instance: node for node in nodes}
@@ -37,7 +37,7 @@ def classify(
     return states
 
 
-def _has_joined(spec: PoolSpec, node: NodeView | None, known: Tracked | None, now: float) -> bool:
+def _has_joined(spec: PoolSpec, node: ScalingNode | None, known: Tracked | None, now: float) -> bool:
     """Return whether the node has joined. To a new leader, a node older than the join timeout has joined."""
     if known is not None and known.joined:
         return True
@@ -47,7 +47,7 @@ def _has_joined(spec: PoolSpec, node: NodeView | None, known: Tracked | None, no
 
 
 def _state(
-    spec: PoolSpec, instance: Instance, node: NodeView | None, known: Tracked | None, joined: bool, now: float
+    spec: PoolSpec, instance: Instance, node: ScalingNode | None, known: Tracked | None, joined: bool, now: float
 ) -> NodeState:
     if instance.terminating:
         return NodeState.DELETING

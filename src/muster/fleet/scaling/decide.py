@@ -11,7 +11,7 @@ from muster.fleet.scaling.plan import Action, Delete, Plan, SetSize
 from muster.fleet.scaling.pool_memory import blocked, failed, had, owed, remember
 from muster.fleet.scaling.scale_down import forget, next_idle, overdue, shrink
 from muster.fleet.scaling.scale_up import ceiling, floor, grow
-from muster.fleet.scaling.snapshot import Fault, Group, NodeView, PoolMemory, PoolSpec, View
+from muster.fleet.scaling.snapshot import Fault, Group, PoolMemory, PoolSpec, ScalingNode, View
 from muster.fleet.scaling.states import NodeState, Tracked
 
 _GIVES_UP = frozenset({Fault.NO_CAPACITY, Fault.QUOTA, Fault.FEWER})
@@ -24,7 +24,7 @@ def decide(view: View, now: float) -> Plan:
     If a pool's provider did not answer, the pool is not changed. Growing is decided before shrinking: a node that a
     gang waits for is not deleted.
     """
-    nodes: dict[str, list[NodeView]] = {}
+    nodes: dict[str, list[ScalingNode]] = {}
     for node in view.nodes:
         nodes.setdefault(node.pool, []).append(node)
     states: dict[str, dict[str, Tracked]] = {}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 
 import msgspec
 
 from muster.api.names import MIRROR, STAYS
 from muster.api.placement import Placement
-from muster.api.quarantine import quarantined
+from muster.fleet.nodes.node import read
 from muster.fleet.scaling.config import EXTERNAL
-from muster.fleet.scaling.snapshot import Group, NodeView, PoolSpec
+from muster.fleet.scaling.snapshot import Group, PoolSpec, ScalingNode
 from muster.kube.objects.leanpod import LeanPod
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
@@ -62,7 +61,7 @@ def node_views(
     pools: Iterable[PoolSpec],
     groups: Mapping[str, Group],
     occupied: Callable[[str], str],
-) -> tuple[NodeView, ...]:
+) -> tuple[ScalingNode, ...]:
     """Return the nodes of pools, by our record, their instance, or the labels of an external pool."""
     pools = list(pools)
     owners = {each.id: name for name, group in groups.items() for each in group.instances}
@@ -103,19 +102,17 @@ def instance_of(node: Node, owners: Mapping[str, str]) -> tuple[str, str]:
     return "", ""
 
 
-def _view(node: Node, pool: PoolSpec, instance: str, record: Record | None, occupied: Callable[[str], str]) -> NodeView:
-    created = node.metadata.creation_timestamp
+def _view(
+    node: Node, pool: PoolSpec, instance: str, record: Record | None, occupied: Callable[[str], str]
+) -> ScalingNode:
     ours = record is not None and node.spec.unschedulable
-    return NodeView(
-        name=node.name,
-        uid=node.uid,
+    return read(
+        ScalingNode,
+        node,
         pool=pool.name,
         instance=instance,
-        ready=node.ready,
-        created_at=created.timestamp() if isinstance(created, datetime) else 0.0,
         occupied=occupied(node.name),
         keeps_away=_keeps_away(node, pool, ours=ours),
-        quarantined=quarantined(node),
         draining=ours,
         deleting=record is not None and record.state == "Deleting",
         abandoned=record is not None and not ours,

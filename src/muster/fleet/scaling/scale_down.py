@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, Uncordon
 from muster.fleet.scaling.pool_memory import blocked, had, silent
 from muster.fleet.scaling.scale_up import floor
-from muster.fleet.scaling.snapshot import Group, NodeView, PoolMemory, PoolSpec
+from muster.fleet.scaling.snapshot import Group, PoolMemory, PoolSpec, ScalingNode
 from muster.fleet.scaling.states import NodeState, Tracked
 
 CORDON_SETTLES_S = 15.0
@@ -19,7 +19,7 @@ AT_ONCE = 10
 def overdue(
     pool: PoolSpec,
     group: Group,
-    nodes: Iterable[NodeView],
+    nodes: Iterable[ScalingNode],
     states: Mapping[str, Tracked],
     memory: PoolMemory,
     now: float,
@@ -46,7 +46,7 @@ def overdue(
 def shrink(
     pool: PoolSpec,
     group: Group,
-    nodes: Iterable[NodeView],
+    nodes: Iterable[ScalingNode],
     states: Mapping[str, Tracked],
     memory: PoolMemory,
     wanted: bool,
@@ -81,7 +81,7 @@ def shrink(
     return actions
 
 
-def forget(pools: Iterable[PoolSpec], groups: Mapping[str, Group], nodes: Iterable[NodeView]) -> list[ForgetNode]:
+def forget(pools: Iterable[PoolSpec], groups: Mapping[str, Group], nodes: Iterable[ScalingNode]) -> list[ForgetNode]:
     """Return the Node objects of instances that we deleted and that no longer exist."""
     present = {pool.name: {each.id for each in groups[pool.name].instances} for pool in pools if pool.name in groups}
     return [
@@ -104,7 +104,7 @@ def next_idle(pool: PoolSpec, states: Mapping[str, Tracked], memory: PoolMemory,
     return min((at for at in due if at > now), default=None)
 
 
-def _stays(node: NodeView, wanted: bool, spare: int) -> str:
+def _stays(node: ScalingNode, wanted: bool, spare: int) -> str:
     """Return why a cordoned node is kept after all; "" if it goes."""
     if node.occupied:
         return f"in use again: {node.occupied}"
@@ -118,7 +118,7 @@ def _stays(node: NodeView, wanted: bool, spare: int) -> str:
 
 
 def _idle(
-    pool: PoolSpec, nodes: Mapping[str, NodeView], states: Mapping[str, Tracked], room: int, now: float
+    pool: PoolSpec, nodes: Mapping[str, ScalingNode], states: Mapping[str, Tracked], room: int, now: float
 ) -> list[Cordon]:
     """Return cordons for the nodes that are idle longest, at most `room`."""
     idle = sorted(

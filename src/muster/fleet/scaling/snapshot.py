@@ -10,6 +10,7 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.api.whole_node import WholeNode
+from muster.fleet.nodes.node import FleetNode
 from muster.fleet.scaling.states import Tracked
 from muster.kube.objects.affinity import NodeSelectorTerm, Toleration
 from muster.kube.objects.node import Taint
@@ -126,33 +127,26 @@ class Group(msgspec.Struct, frozen=True):
     deletes: bool = True
 
 
-class NodeView(msgspec.Struct, frozen=True):
+class ScalingNode(FleetNode, frozen=True, kw_only=True):
     """A Node object in the form that scaling uses.
 
     Attributes:
         instance: ID of its instance in `pool`; the node's name if the provider gives no ID.
         pool: its pool.
-        created_at: when the object was created.
         occupied: who needs it: a pod (not a DaemonSet's or static one) or a slot; "" if it is not needed. Balloons
             count as such pods, because they keep a node on purpose.
         keeps_away: the cordon or taint, not from its template, that keeps pods away; "" without one. Our cordon does
             not count.
-        quarantined: it is in quarantine and serves no pods.
         draining: the cordon is ours.
         deleting: we requested its deletion.
         abandoned: it has our record, but someone else removed the cordon.
         may_go: it does not have Cluster Autoscaler's annotation for nodes that must stay.
     """
 
-    name: str
-    uid: str
     pool: str
     instance: str
-    ready: bool
-    created_at: float = 0.0
     occupied: str = ""
     keeps_away: str = ""
-    quarantined: bool = False
     draining: bool = False
     deleting: bool = False
     abandoned: bool = False
@@ -241,7 +235,7 @@ class View(msgspec.Struct, frozen=True):
 
     pools: tuple[PoolSpec, ...]
     groups: Mapping[str, Group]
-    nodes: tuple[NodeView, ...] = ()
+    nodes: tuple[ScalingNode, ...] = ()
     demands: tuple[GangDemand, ...] = ()
     tracked: Mapping[str, Tracked] = MappingProxyType({})
     memory: Mapping[str, PoolMemory] = MappingProxyType({})

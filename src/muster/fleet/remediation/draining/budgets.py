@@ -14,7 +14,7 @@ from muster.api.node_remediation import HeldBy
 from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
 from muster.fleet.remediation.ladder.record import is_put, is_quarantined, pool_of, quarantines, was_in_use
 from muster.fleet.remediation.ladder.rungs import WORKING
-from muster.fleet.remediation.snapshot import NodeView, View
+from muster.fleet.remediation.snapshot import RemediationNode, View
 
 NOTHING_HOLDS: Final[tuple[HeldBy | None, str]] = (None, "")
 """The node is not held back."""
@@ -28,7 +28,7 @@ class Counted:
         self.pool: Counter[str] = Counter()
         self.team: Counter[str] = Counter()
 
-    def add(self, node: NodeView) -> None:
+    def add(self, node: RemediationNode) -> None:
         """Count one more node."""
         self.all += 1
         self.pool[node.pool] += 1
@@ -71,13 +71,13 @@ class Room:
             if session.status.state == "Open" and session.status.rung in WORKING:
                 self._working.add(known)
 
-    def _joins(self, node: NodeView) -> bool:
+    def _joins(self, node: RemediationNode) -> bool:
         """Return whether the node is not capacity yet. A node that was in use stays counted."""
         mark = node.record  # written before the session, with the same event
         was_in_use = mark is not None and mark.event != "Joining"
         return node.joining and not was_in_use and node.uid not in self._used
 
-    def why_not_quarantine(self, node: NodeView) -> tuple[HeldBy | None, str]:
+    def why_not_quarantine(self, node: RemediationNode) -> tuple[HeldBy | None, str]:
         """Return what holds the node back and a text, or `NOTHING_HOLDS`. Joining nodes are not counted."""
         if node.joining:
             return NOTHING_HOLDS
@@ -90,7 +90,7 @@ class Room:
             return NOTHING_HOLDS  # it is out of use already, from an earlier session
         return self._short(self._config.quarantined, self._out, node, "out of use")
 
-    def take_quarantine(self, node: NodeView) -> None:
+    def take_quarantine(self, node: RemediationNode) -> None:
         """Count the node as quarantined."""
         if not node.joining:
             self._lately[node.pool] += 1
@@ -98,11 +98,11 @@ class Room:
                 self._names.add(node.name)
                 self._out.add(node)
 
-    def why_not_work(self, node: NodeView) -> tuple[HeldBy | None, str]:
+    def why_not_work(self, node: RemediationNode) -> tuple[HeldBy | None, str]:
         """Return the same for draining the node and later rungs."""
         return self._short(self._config.working, self._working, node, "worked on")
 
-    def take_work(self, node: NodeView) -> None:
+    def take_work(self, node: RemediationNode) -> None:
         """Count the node as worked on."""
         self._working.add(node)
 
@@ -111,7 +111,7 @@ class Room:
         breaker = self._config.breaker
         return max(breaker.nodes, int(self._total.pool[pool] * percent_of(breaker.share) / 100))
 
-    def _short(self, limits: Limits, taken: Counted, node: NodeView, what: str) -> tuple[HeldBy | None, str]:
+    def _short(self, limits: Limits, taken: Counted, node: RemediationNode, what: str) -> tuple[HeldBy | None, str]:
         total = self._total
         checks = [
             ("the cluster", taken.all, amount_of(limits.all, total.all)),
@@ -125,7 +125,7 @@ class Room:
         return NOTHING_HOLDS
 
 
-def is_unwritten(view: View, node: NodeView) -> bool:
+def is_unwritten(view: View, node: RemediationNode) -> bool:
     """Return whether the node has our taint although no session records it yet."""
     name = remediation_name(node.name, node.uid)
     session = view.sessions.get(name)

@@ -15,7 +15,7 @@ from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.ladder.exits import is_own
 from muster.fleet.remediation.ladder.rungs import ORDER, TARGET
 from muster.fleet.remediation.plan import Action, Evict
-from muster.fleet.remediation.snapshot import NodeView, PodView, View
+from muster.fleet.remediation.snapshot import PodView, RemediationNode, View
 
 WHY = "Remediation"
 TOGETHER_S = 5.0
@@ -142,24 +142,24 @@ def _spares(found: Leaving, view: View, gang: str, nodes: list[str]) -> list[str
     return chosen
 
 
-def is_trusted(view: View, candidate: NodeView) -> bool:
+def is_trusted(view: View, candidate: RemediationNode) -> bool:
     """Return whether the scheduler may use the spare; it may not if the node's test is pending or failed."""
     tested = view.tested.get(candidate.name)
     return not candidate.pending and (tested is None or (tested.passed and is_own(tested, candidate)))
 
 
-def is_like(candidate: NodeView, node: NodeView) -> bool:
+def is_like(candidate: RemediationNode, node: RemediationNode) -> bool:
     """Return whether the candidate can replace the node: the same pool, team and GPUs, and no other taints."""
-    if not candidate.ready or candidate.cordoned or candidate.tainted or candidate.joining:
+    if not candidate.ready or candidate.cordoned or candidate.quarantined or candidate.joining:
         return False
     return (
         (candidate.pool, candidate.team) == (node.pool, node.team)
         and candidate.gpus >= node.gpus
-        and candidate.taints <= node.taints
+        and candidate.keeps_away <= node.keeps_away
     )
 
 
-def drains(sessions: Iterable[NodeRemediation], nodes: Mapping[str, NodeView]) -> dict[str, NodeRemediation]:
+def drains(sessions: Iterable[NodeRemediation], nodes: Mapping[str, RemediationNode]) -> dict[str, NodeRemediation]:
     """Return the sessions of nodes that are being drained, by node."""
     found = {}
     for session in sessions:
@@ -175,7 +175,7 @@ def candidates(view: View, wanted: Mapping[str, tuple[str, ...]], most: int) -> 
     """Return nodes that might be spares: similar to a drained node, without a slot and without a session."""
     left = [view.nodes[name] for names in wanted.values() for name in names if name in view.nodes]
     busy = {session.spec.node for session in view.sessions.values() if session.status.state != "Released"}
-    shapes = {(node.pool, node.team, node.gpus, node.taints): node for node in left}.values()
+    shapes = {(node.pool, node.team, node.gpus, node.keeps_away): node for node in left}.values()
     found = []
     for name, candidate in view.nodes.items():
         if name in busy or view.gangs.get(name) or not any(is_like(candidate, node) for node in shapes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.api.node_remediation import NodeRemediation
 from muster.fleet.remediation.ladder.record import asks, episode, last, seconds
-from muster.fleet.remediation.snapshot import Evidence, NodeView, Tested
+from muster.fleet.remediation.snapshot import Evidence, RemediationNode, Tested
 
 
 def tested_after(session: NodeRemediation, evidence: Evidence | None) -> float:
@@ -43,21 +43,21 @@ def is_booted(session: NodeRemediation) -> bool:
     return asked is not None and booted is not None and booted.generation > asked.generation
 
 
-def is_own(tested: Tested | None, node: NodeView) -> bool:
+def is_own(tested: Tested | None, node: RemediationNode) -> bool:
     """Return whether the test belongs to this node and its current boot, and was not revoked."""
     if tested is None or tested.revoked:
         return False
     return tested.node_uid == node.uid and tested.boot_id == node.boot_id
 
 
-def passed(session: NodeRemediation, node: NodeView, tested: Tested | None, evidence: Evidence | None) -> bool:
+def passed(session: NodeRemediation, node: RemediationNode, tested: Tested | None, evidence: Evidence | None) -> bool:
     """Return whether the node has passed the test that ends its quarantine."""
     if tested is None or not tested.passed or not is_own(tested, node) or not node.ready:
         return False
     return tested.time_s > tested_after(session, evidence) and tested.level >= (evidence.test if evidence else 0)
 
 
-def failed(session: NodeRemediation, node: NodeView, tested: Tested | None) -> bool:
+def failed(session: NodeRemediation, node: RemediationNode, tested: Tested | None) -> bool:
     """Return whether the node failed a test after its current rung did its part."""
     if tested is None or tested.passed or not is_own(tested, node):
         return False

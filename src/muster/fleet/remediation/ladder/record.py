@@ -30,7 +30,7 @@ from muster.api.node_remediation import (
 )
 from muster.api.preflight import PassedTest
 from muster.fleet.health.record import observed
-from muster.fleet.remediation.snapshot import Evidence, NodeView, QuarantineRecord
+from muster.fleet.remediation.snapshot import Evidence, QuarantineRecord, RemediationNode
 from muster.kube.objects.meta import ObjectMeta, is_later
 from muster.kube.objects.node import Node, Taint
 
@@ -67,7 +67,7 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def new_session(node: NodeView, evidence: Evidence, now: float, team_key: str = LABEL_TEAM) -> NodeRemediation:
+def new_session(node: RemediationNode, evidence: Evidence, now: float, team_key: str = LABEL_TEAM) -> NodeRemediation:
     """Return a new session whose status is still to be written."""
     labels = {key: value for key, value in ((LABEL_POOL, node.pool), (team_key, node.team)) if value}
     return NodeRemediation(
@@ -202,7 +202,7 @@ def first_on(status: NodeRemediationStatus, rung: Rung) -> RemediationStep | Non
     return found
 
 
-def is_put(session: NodeRemediation, node: NodeView) -> bool:
+def is_put(session: NodeRemediation, node: RemediationNode) -> bool:
     """Return whether the node has this session's taint although the session does not record it yet.
 
     The taint is written first, with its own record beside it, so that no new pods come to the node in the meantime.
@@ -213,7 +213,7 @@ def is_put(session: NodeRemediation, node: NodeView) -> bool:
     return mark.generation > ended(session.status)
 
 
-def is_left(session: NodeRemediation, node: NodeView) -> bool:
+def is_left(session: NodeRemediation, node: RemediationNode) -> bool:
     """Return whether the node still has a taint of this session whose quarantine has ended."""
     mark = node.record
     return mark is not None and mark.session == session.name and mark.generation <= ended(session.status)

@@ -22,7 +22,7 @@ from muster.fleet.remediation.ladder.exits import failed, is_booted, is_own, pas
 from muster.fleet.remediation.ladder.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
 from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.fleet.remediation.plan import Action, Move, Quarantine, ReplaceMachine, RunStep
-from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
+from muster.fleet.remediation.snapshot import Evidence, RemediationNode, StepView, View
 
 NOT_READY = "NotReady"
 """The node cannot report, and the nodes that reported about it may have gone: missing evidence does not clear it."""
@@ -68,7 +68,7 @@ class Ladder:
     held: dict[str, int] = field(default_factory=dict)
     wake: list[float] = field(default_factory=list)
 
-    def climb(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+    def climb(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> None:
         """Advance one session that is open or needs an operator."""
         status = session.status
         if not record.is_quarantined(status):
@@ -94,7 +94,7 @@ class Ladder:
         else:
             self._on_rung(session, node, evidence)
 
-    def leaves(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> bool:
+    def leaves(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> bool:
         """Release the session if the node has passed the test that ends its quarantine. Returns whether that is so."""
         if self._is_let_back(session, node, evidence):
             return True
@@ -104,7 +104,7 @@ class Ladder:
         self._release(session, *record.released_after(tested.level, tested.time_s))
         return True
 
-    def _is_let_back(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> bool:
+    def _is_let_back(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> bool:
         """Release a node without GPUs, which has no test, if a user asked for that after the newest evidence."""
         request, tested = session.spec.request, self.view.tested.get(node.name)
         if request is None or request.action != "Release" or not node.ready:
@@ -121,7 +121,7 @@ class Ladder:
 
     # Below quarantine: the node is in use
 
-    def _below(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+    def _below(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> None:
         status = session.status
         if record.is_put(session, node):
             self._is_out(session, node, evidence)
@@ -151,7 +151,7 @@ class Ladder:
         self.room.take_quarantine(node)
         self._quarantine(session, node, evidence)
 
-    def _quarantine(self, session: NodeRemediation, node: NodeView, evidence: Evidence) -> None:
+    def _quarantine(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence) -> None:
         """Put the node into quarantine. The taint is written first: one harmless write, which names its session."""
         generation = session.status.generation + 1
         event: StepEvent = "Joining" if node.joining else "Entered"
@@ -164,7 +164,7 @@ class Ladder:
         fact = record.Fact(event=event, fault_key=taint.fault_key)
         self.enter(session, "Quarantine", why, fact=fact, deadline_s=self.view.config.deadlines.quarantine_s)
 
-    def _is_out(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+    def _is_out(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> None:
         """Record that the taint is there. If no budget holds the drain back, record the drain in the same write."""
         deadline_s = self.view.config.deadlines.quarantine_s
         mark = node.record
@@ -195,13 +195,13 @@ class Ladder:
 
     # In quarantine
 
-    def _on_rung(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+    def _on_rung(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> None:
         rung = session.status.rung
         want = TARGET[evidence.action] if evidence is not None else rung
-        if rung in MACHINE and not node.tainted:
+        if rung in MACHINE and not node.quarantined:
             return  # the taint was removed: it is restored first, because new pods may come until then
         if rung == "Quarantine":
-            if is_above(want, rung) and node.tainted:  # without the taint, evicted pods could come back
+            if is_above(want, rung) and node.quarantined:  # without the taint, evicted pods could come back
                 self.enter_work(session, node, "Drain", evidence, _because(evidence))
         elif rung == "Drain":
             self._drain(session, node, evidence, want)
@@ -214,7 +214,7 @@ class Ladder:
         elif rung == "Replace":
             self.actions.append(ReplaceMachine(node=node, session=session.name, generation=session.status.generation))
 
-    def _drain(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, want: Rung) -> None:
+    def _drain(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None, want: Rung) -> None:
         pods = self.view.pods.get(node.name)
         dead = node.name in self.view.dead
         if pods is None:
@@ -238,7 +238,7 @@ class Ladder:
         elif dead:
             self._further(session, node, evidence, "the node has been silent since")
 
-    def _reset(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+    def _reset(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> None:
         status, step = session.status, self._step(session)
         if record.last(status, "Reset") is not None:
             return  # its test decides
@@ -257,7 +257,7 @@ class Ladder:
         elif step.phase == "Failed":
             self._further(session, node, evidence, "the GPUs could not be reset")
 
-    def _reboot(self, session: NodeRemediation, node: NodeView) -> None:
+    def _reboot(self, session: NodeRemediation, node: RemediationNode) -> None:
         status, step = session.status, self._step(session)
         asked = record.last(status, "RebootRequested")
         if asked is None:
@@ -284,14 +284,14 @@ class Ladder:
         # Among thousands of nodes, two UIDs may begin with the same characters.
         return step if step is not None and step.session == session.name else None
 
-    def _passed_last(self, node: NodeView) -> bool:
+    def _passed_last(self, node: RemediationNode) -> bool:
         """Return whether the newest test passed, though too early to release the node: its machine is not replaced."""
         tested = self.view.tested.get(node.name)
         return tested is not None and tested.passed and is_own(tested, node)
 
     # Moves
 
-    def _too_late(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+    def _too_late(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> None:
         """Handle a deadline: go to the next rung. If only the test is missing, hand the node to an operator."""
         rung = session.status.rung
         if state_of(session) is NodeCare.TESTING:
@@ -299,7 +299,7 @@ class Ladder:
         else:
             self._further(session, node, evidence, f"{rung} was not done in time")
 
-    def _further(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
+    def _further(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None, why: str) -> None:
         """Enter the rung after the failed one, or the rung that the evidence asks for if that is higher."""
         status = session.status
         if status.rung == "Drain" and record.last(status, "Emptied") is None:
@@ -311,7 +311,7 @@ class Ladder:
             following = want
         self._to(session, node, following, evidence, why)
 
-    def _back_by(self, session: NodeRemediation, node: NodeView) -> float:
+    def _back_by(self, session: NodeRemediation, node: RemediationNode) -> float:
         """Return until when a silent node may still be booting. Not if the evidence asks to replace it."""
         evidence = self.view.evidence.get(node.name)
         asked = evidence is not None and TARGET[evidence.action] == "Replace"
@@ -319,11 +319,13 @@ class Ladder:
             return self.now
         return record.seconds(session.status.since, self.now) + self.view.config.deadlines.reboot_s
 
-    def _after(self, rung: Rung, node: NodeView) -> Rung:
+    def _after(self, rung: Rung, node: RemediationNode) -> Rung:
         alive = node.ready and node.name not in self.view.dead
         return further(rung, gpus=node.gpus > 0, alive=alive, replaceable=node.name in self.view.replaceable)
 
-    def _to(self, session: NodeRemediation, node: NodeView, rung: Rung, evidence: Evidence | None, why: str) -> None:
+    def _to(
+        self, session: NodeRemediation, node: RemediationNode, rung: Rung, evidence: Evidence | None, why: str
+    ) -> None:
         if rung in STEP_OF and is_above(self._after("Drain", node), rung):
             rung = self._after("Drain", node)  # the node cannot be reset or rebooted
         due = self._back_by(session, node) if rung == "Replace" else self.now
@@ -343,7 +345,7 @@ class Ladder:
             self.enter(session, rung, why, fact=_fact(evidence), deadline_s=self._deadline_s(rung))
 
     def enter_work(
-        self, session: NodeRemediation, node: NodeView, rung: Rung, evidence: Evidence | None, why: str
+        self, session: NodeRemediation, node: RemediationNode, rung: Rung, evidence: Evidence | None, why: str
     ) -> None:
         """Enter a rung that works on the node, if the budget allows one more."""
         held, words = self.room.why_not_work(node)

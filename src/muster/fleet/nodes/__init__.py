@@ -1,0 +1,1 @@
+"""The model of a node that all parts of the fleet share."""
