@@ -47,7 +47,7 @@ class Result(Generic[R]):
 
 
 class Executor:
-    """Executes writes. It raises no error of a write; the next plan decides whether to write again.
+    """Executes writes. Errors of writes are returned, not raised; the next plan decides whether to retry.
 
     Args:
         name: the controller, in logs.

@@ -31,7 +31,7 @@ class PortFiles:
         self._devices: dict[str, str] = {}
 
     def read(self) -> list[Port]:
-        """Return all ports of cards, without virtual interfaces and functions for virtual machines."""
+        """Return all ports of network cards, without virtual interfaces and virtual functions."""
         ports = [port for device in names_in(self._infiniband) for port in self._of_infiniband(device)]
         ports += [port for name in names_in(self._net) for port in self._of_net(name)]
         here = {port.name for port in ports}

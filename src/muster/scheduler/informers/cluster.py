@@ -56,7 +56,10 @@ async def surroundings(
 
 
 async def list_surroundings(client: Client, state: ClusterState, now: float) -> None:
-    """List both once. Without permission, namespace labels and DaemonSets stay unknown. Raises ApiError."""
+    """List namespaces and DaemonSets once.
+
+    Without permission, namespace labels and DaemonSets stay unknown. Raises ApiError.
+    """
     try:
         for namespace in (await client.list_all(Namespace)).items:
             state.set_namespace(namespace.name, namespace.metadata.labels, now)

@@ -1,8 +1,9 @@
 """Places a gang whose pods have rules about other pods: all of its slots, or none.
 
-1. One pass applies each rule of each class alone. What it rules out is impossible.
-2. Each class is filled in one pass (see `one_class`), once for each place where required affinity may begin.
-3. Where several rules meet, step 2 may fail although the gang fits. Then a bounded search tries every arrangement
+1. One pass applies each rule of each class alone. If too few pods fit even then, the gang cannot be placed.
+2. Each class is placed in one pass (see `one_class`). This is tried once for each domain in which required affinity may
+   start.
+3. If there are several rules, step 2 may fail although the gang fits. Then a bounded search tries every arrangement
    (see `exhaustive`). If it stops early, the result is `gave_up`.
 """
 
@@ -21,7 +22,7 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import NONE, Peers
 
 STARTS = 64
-"""Number of starting places for required affinity that are tried. Those that waste least room come first."""
+"""Most starting domains for required affinity that are tried. Domains that waste the least room come first."""
 Starts = dict[PodClass, dict[str, str]]
 
 
@@ -61,7 +62,7 @@ def arrange(
 def _room(
     ledger: Ledger, matcher: Matcher, cls: PodClass, offer: Sequence[Candidate], need: int, groups: Groups
 ) -> int:
-    """Return the most pods of the class that any one of its rules allows; other classes may still open domains."""
+    """Return how many pods of the class fit under its strictest rule; `need` if other classes may allow more."""
     asked = cls.relations or NONE
     if asked.near is not None and any(asked.near in other.matches for other in groups if other is not cls):
         return need
@@ -100,10 +101,10 @@ def _waits_for(ledger: Ledger, cls: PodClass, others: Sequence[PodClass]) -> boo
 def _starts(
     ledger: Ledger, matcher: Matcher, groups: Groups, offers: Mapping[PodClass, Sequence[Candidate]]
 ) -> Iterator[Starts]:
-    """Yield starting domains for each set of pods that classes must be near and that has no pod yet.
+    """Yield choices of starting domains for classes with required affinity to pods that do not exist yet.
 
-    All classes with that rule, and the classes that it selects, go to one domain. It is the domain that fits them
-    with the least room to spare. The last start has no guidance.
+    All classes with the same affinity, and the classes that it selects, start in one domain. Domains that fit them with
+    the least spare room come first. The last choice sets no domain.
     """
     sets = dict.fromkeys(
         cls.relations.near
