@@ -1,1 +1,1 @@
-"""The embedded cluster: a Kubernetes API server, its store and controllers in one process, for a laptop and tests."""
+"""The embedded cluster: a Kubernetes API server with store and controllers in one process, for laptops and tests."""

@@ -1,4 +1,4 @@
-"""Embedded clusters as a library: start one, look at it, break it, stop it and leave nothing behind."""
+"""Starts, inspects and stops embedded clusters, and causes faults in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START_S = 300.0
 STOP_S = 60.0
 _POLL_S = 0.1
 _LOCK_S = 0.5
-"""Longer than anybody holds the lock who only looks whether it is held."""
+"""Longer than a process holds the lock that only checks whether it is held."""
 _STARTING = "starting the daemon"
 
 
@@ -33,17 +33,17 @@ class ClusterError(Exception):
     """A cluster cannot be started or stopped; the message says why, `hint` what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        """Hold both."""
+        """Store message and hint."""
         super().__init__(message)
         self.hint = hint
 
 
 class ClusterConflictError(ClusterError):
-    """Something else is in the way: a port in use, a cluster of another shape, a folder that is not ours."""
+    """A conflict: a port is in use, a cluster with other options exists, or the folder has other content."""
 
 
 class ClusterTimeoutError(ClusterError):
-    """A cluster was not ready, or not gone, in time."""
+    """A cluster was not ready, or not removed, in time."""
 
 
 class Status(NamedTuple):
@@ -52,8 +52,8 @@ class Status(NamedTuple):
     Attributes:
         spec: its shape.
         running: whether its daemon runs.
-        ready: whether everything was ready once since it was started.
-        stage: what it does now, for people.
+        ready: whether all programs have been ready since the start.
+        stage: the present step of the start, as text.
         programs: state, pid and restarts of each program, by name.
     """
 
@@ -65,7 +65,7 @@ class Status(NamedTuple):
 
 
 def status(layout: Layout) -> Status | None:
-    """The cluster stored in a folder; None where there is none."""
+    """Return the status of the cluster in a folder; None without a cluster."""
     spec = layout.read_spec()
     if spec is None:
         return None
@@ -79,13 +79,13 @@ def status(layout: Layout) -> Status | None:
 
 
 def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] = lambda stage: None) -> ClusterSpec:
-    """Start a cluster and wait until it is ready; a stored one continues with its objects, jobs included.
+    """Start a cluster and wait until it is ready. A stored cluster continues with its objects and jobs.
 
-    A new cluster that cannot be started, or whose start is interrupted, leaves nothing behind.
+    If the start of a new cluster fails or is interrupted, everything is removed.
 
     Args:
         layout: its folder.
-        wanted: its shape; ports that are 0 are chosen.
+        wanted: its shape. For a port of 0, a free port is chosen.
         on_stage: called with what the start waits for.
 
     Returns:
@@ -128,7 +128,7 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
 
 
 def starting(layout: Layout) -> bool:
-    """Returns whether some process is within start() for this folder now."""
+    """Returns whether a process is executing start() for this folder."""
     if not layout.root.is_dir():
         return False
     with _alone(layout) as alone:
@@ -147,7 +147,7 @@ def join(layout: Layout, on_stage: Callable[[str], None] = lambda stage: None) -
 
     Raises:
         ClusterTimeoutError: it was not ready in time.
-        ClusterError: its start was given up.
+        ClusterError: its start was aborted.
     """
     _wait_ready(layout, on_stage, given_up=lambda: not starting(layout))
     spec = layout.read_spec()
@@ -157,10 +157,10 @@ def join(layout: Layout, on_stage: Callable[[str], None] = lambda stage: None) -
 
 
 def stop(layout: Layout) -> bool:
-    """Stop a cluster, whatever state it is in, and remove everything it left; False where there is none.
+    """Stop a cluster in any state and remove all its files and processes. Returns False if there is no cluster.
 
     Raises:
-        ClusterTimeoutError: some process does not end.
+        ClusterTimeoutError: a process does not end.
     """
     if layout.read_spec() is None:
         return False
@@ -169,7 +169,7 @@ def stop(layout: Layout) -> bool:
 
 
 def remove(layout: Layout, *, folder_too: bool = True) -> None:
-    """End every process of a cluster and delete its folder, or only what is in it."""
+    """End every process of a cluster, and delete its folder or only the folder's content."""
     _stop_processes(layout)
     if not layout.root.exists():  # another `muster down` was faster
         return
@@ -184,12 +184,12 @@ def remove(layout: Layout, *, folder_too: bool = True) -> None:
 
 
 def vanish(layout: Layout, node: str) -> None:
-    """Take a node away as a power cut does; raises ControlError."""
+    """Make a node fail as in a power cut. Raises ControlError."""
     ask(layout.control_socket, timeout_s=30.0, op="vanish", node=node)
 
 
 def bring_back(layout: Layout, node: str) -> bool:
-    """Let a vanished node's kubelet start again; returns whether it had vanished, raises ControlError."""
+    """Start a failed node's kubelet again. Returns whether the node had failed. Raises ControlError."""
     return bool(ask(layout.control_socket, op="return", node=node)["vanished"])
 
 
@@ -207,7 +207,7 @@ def _check_folder(layout: Layout) -> None:
 
 
 def _with_ports(spec: ClusterSpec, asked: int) -> ClusterSpec:
-    """The shape with every port chosen; a port that was asked for must be free."""
+    """Return the shape with all ports chosen. A requested port must be free."""
     if asked and asked != spec.port:
         spec = msgspec.structs.replace(spec, port=asked)
     if asked and port_in_use(asked):
@@ -224,7 +224,7 @@ def _with_ports(spec: ClusterSpec, asked: int) -> ClusterSpec:
 
 @contextlib.contextmanager
 def _alone(layout: Layout, within_s: float = 0.0) -> Iterator[bool]:
-    """Hold the start lock on the folder itself; False if another process keeps it."""
+    """Hold the start lock of the folder; yields False if another process holds it."""
     folder = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     deadline = time.monotonic() + within_s
     try:
@@ -244,8 +244,8 @@ def _locked(folder: int) -> bool:
 
 
 def _start_daemon(layout: Layout) -> None:
-    """Start the daemon in a session of its own, with nothing of ours but its log."""
-    layout.kubeconfig.unlink(missing_ok=True)  # the API server writes it again when it serves
+    """Start the daemon in a new session; its only open file is its log."""
+    layout.kubeconfig.unlink(missing_ok=True)  # the API server writes it again when it is ready
     with layout.log("daemon").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "muster.embedded.daemon", f"--state-dir={layout.root}"],
@@ -258,7 +258,7 @@ def _start_daemon(layout: Layout) -> None:
 
 
 def _wait_ready(layout: Layout, on_stage: Callable[[str], None], given_up: Callable[[], bool] = lambda: False) -> None:
-    """Wait for the daemon to be ready; `given_up` says whether one that does not run yet will never."""
+    """Wait until the daemon is ready. `given_up` returns whether a daemon that does not run yet will never start."""
     deadline = time.monotonic() + START_S
     seen = False
     while True:
@@ -285,7 +285,7 @@ def _log_tail(layout: Layout, lines: int = 12) -> str:
 
 
 def _stop_processes(layout: Layout) -> None:
-    """End the daemon, its programs and everything its pods left."""
+    """End the daemon, its programs and all processes of pods."""
     spec = layout.read_spec()
     daemon = layout.read_daemon()
     deadline = time.monotonic() + STOP_S
@@ -295,7 +295,9 @@ def _stop_processes(layout: Layout) -> None:
             _reap(daemon.pid)
             time.sleep(_POLL_S / 2)
         daemon.signal(signal.SIGKILL)
-    for process in layout.read_children().values():  # of a daemon that was killed; they die with it, but maybe later
+    for (
+        process
+    ) in layout.read_children().values():  # programs of a killed daemon; they end with it, possibly a little later
         process.signal(signal.SIGKILL)
     while layout.read_children() or (daemon and daemon.alive):
         if time.monotonic() > deadline:
@@ -307,6 +309,6 @@ def _stop_processes(layout: Layout) -> None:
 
 
 def _reap(pid: int) -> None:
-    """Collect the daemon's end where it is our own child."""
+    """Reap the daemon if it is a child of this process."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)

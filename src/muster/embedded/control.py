@@ -1,4 +1,4 @@
-"""The control socket of an embedded cluster's daemon: one JSON line asked, one answered, for its owner only."""
+"""The control socket of an embedded cluster's daemon: one JSON line as request and one as answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LINE_BYTES_MAX = 1 << 20
 
 
 class ControlError(Exception):
-    """The daemon refused, or there is none to ask."""
+    """The daemon refused the request, or does not run."""
 
 
 @contextlib.asynccontextmanager
 async def serve(path: Path, handler: Handler) -> AsyncIterator[None]:
-    """Answer requests on the socket while the block runs; what `handler` raises as ControlError is the answer."""
+    """Answer requests on the socket while the block runs. A ControlError of `handler` is sent as the answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -43,7 +43,7 @@ async def serve(path: Path, handler: Handler) -> AsyncIterator[None]:
 
 
 def ask(path: Path, timeout_s: float = 5.0, **request: Any) -> dict[str, Any]:
-    """Ask the daemon one thing; raises ControlError where it refuses or does not answer in time."""
+    """Send a request to the daemon. Raises ControlError if it refuses or does not answer in time."""
     try:
         with _short_name(path) as name, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
@@ -63,7 +63,7 @@ def ask(path: Path, timeout_s: float = 5.0, **request: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _bound(path: Path) -> Iterator[socket.socket]:
-    """A socket at `path`, readable by its owner only, gone after the block."""
+    """Open a socket at `path` that only its owner can use; it is removed after the block."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         before = os.umask(0o177)
@@ -80,7 +80,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """A name for a socket however deep its folder lies: an address holds 107 bytes only (unix(7))."""
+    """Return a short name for a socket: an address may have only 107 bytes (unix(7))."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,4 +1,4 @@
-"""The one process behind an embedded cluster: starts its programs, starts crashed ones again, ends them all.
+"""The daemon of an embedded cluster: starts its programs, restarts crashed ones, and ends them.
 
 `python -m muster.embedded.daemon --state-dir DIR` runs the cluster whose shape DIR holds. It may be killed at any time:
 its programs die with it, and the next daemon finds everything in DIR.
@@ -41,7 +41,7 @@ class Daemon:
     """A running embedded cluster."""
 
     def __init__(self, layout: Layout, spec: ClusterSpec) -> None:
-        """Nothing is started yet."""
+        """Create the daemon; `run` starts the programs."""
         self.layout = layout
         self.spec = spec
         self.stage = "starting"
@@ -51,7 +51,7 @@ class Daemon:
         self._programs: dict[str, Supervised] = {}
 
     async def run(self) -> int:
-        """Run until asked to stop; returns the exit status."""
+        """Run until a stop is requested. Returns the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
@@ -77,7 +77,7 @@ class Daemon:
         return 0
 
     async def _start(self) -> None:
-        """Start everything in order, each when what it needs is ready."""
+        """Start all programs in order, each one when the programs that it needs are ready."""
         spec = self.spec
         plane = await self._start_real() if spec.real else None
         if plane is None:
@@ -102,7 +102,7 @@ class Daemon:
         self.ready = True
 
     async def _start_real(self) -> RealPlane:
-        """Start etcd, kube-apiserver and kube-controller-manager, each when the one before is ready."""
+        """Start etcd, kube-apiserver and kube-controller-manager, each one when the previous one is ready."""
         try:
             plane = await asyncio.to_thread(RealPlane, self.layout, self.spec)
             wanted = plane.programs()
@@ -149,7 +149,7 @@ class Daemon:
         self._programs[program.name] = Supervised(program, self.layout.log(program.name), self._env, clock)
 
     async def _watch(self) -> None:
-        """Keep every wanted program running."""
+        """Restart programs that ended."""
         while True:
             changed = [each.program.name for each in self._programs.values() if each.tick()]
             if changed:
@@ -158,10 +158,10 @@ class Daemon:
             await asyncio.sleep(_TICK_S)
 
     def _end(self) -> None:
-        """End every program, nodes first, and whatever they leave."""
+        """End all programs, nodes first, and remaining processes."""
         self.stage = "stopping"
         ordered = list(reversed(self._programs.values()))
-        for supervised in ordered[:-1]:  # the API server goes last
+        for supervised in ordered[:-1]:  # the API server ends last
             supervised.terminate()
         for supervised in ordered:
             supervised.stop(GRACE_S)
@@ -200,7 +200,7 @@ class Daemon:
         return self._programs[name]
 
     def _vanish(self, node: Supervised) -> dict[str, Any]:
-        """Take a node away as a power cut does: its kubelet and every process of its pods, without a goodbye."""
+        """Make a node fail as in a power cut: kill its kubelet and every process of its pods."""
         node.stop(grace_s=0)
         return {"killed": sweep(self.spec.cluster_id, node.program.name)}
 
@@ -213,7 +213,7 @@ def _no_rank(asked: int | None, running: list[int]) -> str:
 
 @contextmanager
 def _only_one(layout: Layout) -> Iterator[bool]:
-    """Hold the folder's lock; False where another daemon holds it."""
+    """Hold the folder's lock; False if another daemon holds it."""
     with layout.lock_file.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

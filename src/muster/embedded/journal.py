@@ -1,4 +1,4 @@
-"""The store on disk: a snapshot and an append-only log after it, in one folder that one process may hold.
+"""The store on disk: a snapshot and an append-only log, in a folder that only one process may hold.
 
 Every record is in the log before a client sees the change, so a killed process loses nothing that was
 answered. `fdatasync` follows in groups, at most `SYNC_INTERVAL_S` later, so a machine that loses power may
@@ -67,14 +67,14 @@ class Journal:
         self._remove_old()
 
     def snapshot(self) -> Iterator[Record]:
-        """Yield the snapshot; the first record carries only the version it was made at."""
+        """Yield the snapshot. The first record has only the snapshot's version."""
         path = self._path("snapshot")
         if path.exists():
             for record, _ in _read(path.read_bytes()):
                 yield record
 
     def log(self) -> Iterator[Record]:
-        """Yield the changes since the snapshot, then cut off what a crash left half-written at the end."""
+        """Yield the changes since the snapshot, then remove an incomplete record at the end."""
         content = self._path("log").read_bytes()
         end = 0
         for record, position in _read(content):
@@ -86,7 +86,7 @@ class Journal:
         self._bytes = end
 
     def append(self, record: Record) -> None:
-        """Write one change; when this returns, killing the process does not lose it."""
+        """Write one change. After the return, the change survives a kill of the process."""
         frame = _frame(record)
         view = memoryview(frame)
         start = self._bytes
@@ -96,7 +96,7 @@ class Journal:
                 view = view[written:]
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._log, start)  # a half-written record must not hide the ones after it
+                os.ftruncate(self._log, start)  # an incomplete record must not hide later ones
             raise
         self._bytes = start + len(frame)
         self._dirty = True
@@ -107,7 +107,7 @@ class Journal:
         return self._bytes > self._compact_at
 
     def compact(self, version: int, records: Iterable[Record]) -> None:
-        """Write a snapshot of everything at `version` and start a new log."""
+        """Write a snapshot of all objects at `version`, and start a new log."""
         old = self._generation
         temporary = self._folder / f"snapshot-{old + 1}.tmp"
         size = 0
@@ -128,19 +128,19 @@ class Journal:
         self._remove_old()
 
     async def sync_forever(self) -> None:
-        """Flush what was written to the disk, a group of records at a time."""
+        """Flush written records to the disk at intervals, for ever."""
         while True:
             await asyncio.sleep(SYNC_INTERVAL_S)
             if self._dirty:
                 self._dirty = False
-                descriptor = os.dup(self._log)  # compaction may close the log meanwhile
+                descriptor = os.dup(self._log)  # compaction may close the log in the meantime
                 try:
                     await asyncio.to_thread(os.fdatasync, descriptor)
                 finally:
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Flush and let go of the folder."""
+        """Flush, and release the folder."""
         os.fdatasync(self._log)
         os.close(self._log)
         os.close(self._lock)

@@ -1,4 +1,4 @@
-"""The state folder of an embedded cluster: what lies where, its shape, and the process that runs it."""
+"""The state folder of an embedded cluster: its files, the cluster's shape, and its processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         cpus: CPUs each node declares.
         memory_gib: memory each node declares, GiB.
         node_grace_s: silence after which a node counts as lost, in seconds.
-        real: whether the API server is kube-apiserver, with etcd and kube-controller-manager, rather than our own.
+        real: whether the cluster has a real control plane (etcd, kube-apiserver, kube-controller-manager).
         etcd_port: port of etcd, of a real control plane.
         etcd_peer_port: port of etcd for others of its kind.
         manager_port: port of kube-controller-manager.
@@ -69,12 +69,12 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return [f"node-{number}" for number in range(self.nodes)]
 
     def same_shape(self, other: Self) -> bool:
-        """Returns whether both ask for the same nodes and network."""
+        """Returns whether both have the same nodes and network."""
         mine, theirs = ((each.nodes, each.gpus, each.network, each.real) for each in (self, other))
         return mine == theirs
 
     def with_logs(self, other: Self) -> Self:
-        """This shape with the other one's bounds of container logs."""
+        """Return this shape with the other one's limits of container logs."""
         return msgspec.structs.replace(
             self,
             container_log_max_size=other.container_log_max_size,
@@ -83,7 +83,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process that cannot be mistaken for a later one of the same number: its start time goes with it.
+    """A process, identified also by its start time, because process ids are reused.
 
     Attributes:
         pid: the process id.
@@ -97,7 +97,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """The running process of that number, or None; zombies do not count."""
+        """Return the running process of that id, or None; zombies do not count."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -108,11 +108,11 @@ class ProcessId(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
-        """Returns whether this very process still runs."""
+        """Returns whether this process still runs."""
         return ProcessId.of(self.pid) == self
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to this very process; False where it is gone."""
+        """Send a signal to this process. Returns False if it is gone."""
         if not self.alive:
             return False
         try:
@@ -126,7 +126,7 @@ class Layout:
     """The files of an embedded cluster."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read or made."""
+        """Compute the paths, without I/O."""
         self.root = root.absolute()
         self.logs = self.root / "logs"
         self.spec_file = self.root / "cluster.json"
@@ -156,18 +156,18 @@ class Layout:
         return _read(self.spec_file, ClusterSpec)
 
     def write_spec(self, spec: ClusterSpec) -> None:
-        """Store the shape; makes the folder."""
+        """Store the shape, and create the folder."""
         self.logs.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
         write_private(self.spec_file, msgspec.json.format(msgspec.json.encode(spec)))
 
     def read_daemon(self) -> ProcessId | None:
-        """The daemon, where it runs."""
+        """Return the daemon's process; None if it does not run."""
         process = _read(self.daemon_file, ProcessId)
         return process if process and process.alive else None
 
     def read_children(self) -> dict[str, ProcessId]:
-        """The daemon's children that run, by name."""
+        """Return the daemon's running children by name."""
         stored = _read(self.children_file, dict[str, ProcessId]) or {}
         return {name: process for name, process in stored.items() if process.alive}
 

@@ -1,4 +1,4 @@
-"""API objects as JSON dictionaries: how they are encoded, copied and looked into."""
+"""Functions for API objects as JSON dictionaries: encoding, copying, reading fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def decode(data: bytes) -> Obj:
 
 
 def metadata(obj: Obj) -> Obj:
-    """Return the object's metadata, making it where it is missing."""
+    """Return the object's metadata. Missing metadata is created."""
     value = obj.get("metadata")
     if not isinstance(value, dict):
         value = obj["metadata"] = {}
@@ -38,13 +38,13 @@ def metadata(obj: Obj) -> Obj:
 
 
 def section(obj: Obj, name: str) -> Obj:
-    """Return `obj[name]` where that is a dictionary, else an empty one that is not part of the object."""
+    """Return `obj[name]` if it is a dictionary, else a new empty one."""
     value = obj.get(name)
     return value if isinstance(value, dict) else {}
 
 
 def items(obj: Obj, name: str) -> list[Any]:
-    """Return `obj[name]` where that is a list, else an empty one that is not part of the object."""
+    """Return `obj[name]` if it is a list, else a new empty one."""
     value = obj.get(name)
     return value if isinstance(value, list) else []
 
@@ -69,7 +69,7 @@ def micro_timestamp(seconds: float) -> str:
 
 
 def parse_time(text: Any) -> float | None:
-    """Return the seconds since the epoch of an RFC 3339 time, None for what is not one."""
+    """Return the seconds since the epoch of an RFC 3339 time; None for another text."""
     if not isinstance(text, str) or not text:
         return None
     try:

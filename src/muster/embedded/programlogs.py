@@ -1,4 +1,4 @@
-"""Keeps the logs of a cluster's own programs within a bound, whatever the programs write."""
+"""Limits the size of the logs of a cluster's own programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PERIOD_S = 1.0
 
 
 async def keep_bounded(folder: Path) -> None:
-    """Bound every `*.log` of a folder, once a second, for ever."""
+    """Limit the size of every `*.log` in a folder, once a second, for ever."""
     while True:
         await asyncio.sleep(PERIOD_S)
         await asyncio.to_thread(bound_logs, folder)
@@ -28,7 +28,7 @@ def bound_logs(folder: Path, max_bytes: int = MAX_BYTES) -> None:
         try:
             if path.stat().st_size > max_bytes:
                 _empty(path, max_bytes)
-        except OSError as error:  # a full disk must not end the cluster: without the copy the log is emptied anyway
+        except OSError as error:  # a full disk must not end the cluster: the log is emptied even without a copy
             print(f"cannot bound {path.name}: {error}", flush=True)
 
 

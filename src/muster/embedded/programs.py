@@ -1,4 +1,4 @@
-"""The programs an embedded cluster is made of, and how each is started."""
+"""The programs of an embedded cluster, with their command lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.embedded.layout import ClusterSpec, Layout
 APISERVER, CONTROLLER = "apiserver", "controller"
 NODES_PER_RACK = 4
 THIS_MACHINE = "this-machine"
-"""The value of `image`: this cluster has no images, and a container sees this machine's files."""
+"""The value of `image` in pods. This cluster has no images: a container sees this machine's files."""
 
 _OUR_BIN = str(Path(sys.executable).parent)
 
@@ -41,7 +41,7 @@ def apiserver(layout: Layout, spec: ClusterSpec) -> Program:
 
 
 def controller(spec: ClusterSpec, kubeconfig: Path) -> Program:
-    """The controllers, as whom `kubeconfig` says."""
+    """The controllers, with the account in `kubeconfig`."""
     return Program(
         CONTROLLER,
         [
@@ -59,7 +59,7 @@ def controller(spec: ClusterSpec, kubeconfig: Path) -> Program:
 
 
 def kubelet(spec: ClusterSpec, number: int, kubeconfig: Path, folder: Path, *trust: str) -> Program:
-    """The kubelet of node `number`; `trust` says whom its server lets read logs and execute commands."""
+    """The kubelet of node `number`; `trust` are its options for clients that may read logs and execute commands."""
     name = spec.node_names()[number]
     labels = {LABEL_ZONE: "local", LABEL_RACK: f"rack-{number // NODES_PER_RACK}"}
     return Program(
@@ -91,7 +91,7 @@ def embedded_kubelet(layout: Layout, spec: ClusterSpec, number: int) -> Program:
 
 
 def environment(spec: ClusterSpec) -> dict[str, str]:
-    """The environment of every program: ours, this installation's Python and MPI first, and the cluster's mark."""
+    """The environment of every program: ours, this installation's Python and MPI first, and the cluster's marker."""
     path = os.environ.get("PATH", os.defpath)
     return {**os.environ, "PATH": f"{_OUR_BIN}:{path}", CLUSTER_MARKER: spec.cluster_id, "PYTHONUNBUFFERED": "1"}
 

@@ -1,4 +1,4 @@
-"""Finding the processes of a rank on this machine, for breaking them on purpose."""
+"""Finds the processes of a rank on this machine, to kill them on purpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUPERVISORS = b"MUSTER_RANK_SOCKET="
 
 
 def kill_rank(pod_uid: str, rank: int | None = None) -> int | None:
-    """Kill (SIGKILL) the process of a pod's lowest rank, or of the given one; returns the rank, None where none runs.
+    """Kill (SIGKILL) the process of a pod's lowest rank, or of the given one. Returns the rank; None if none runs.
 
     A rank's process is the topmost one of the pod whose environment names a rank. The supervisor's own part
     between launcher and rank does not count: killing it looks as if the launcher had stopped the rank.

@@ -1,4 +1,4 @@
-"""Bringing a fresh API server to the point where jobs can run: our kinds, our namespace, ready nodes."""
+"""Prepares a new API server for jobs: Muster's kinds, its namespace, ready nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_S = 0.1
 
 
 class NotReadyError(Exception):
-    """Something did not become ready in time; the message says what."""
+    """A part did not become ready in time; the message names it."""
 
 
 async def poll(what: str, check: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
@@ -73,7 +73,7 @@ async def install_kinds(client: Client, timeout_s: float = 30.0) -> list[str]:
 
 
 async def ensure_namespace(client: Client, name: str) -> None:
-    """Create a namespace where it is missing."""
+    """Create a namespace if it is missing."""
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     with contextlib.suppress(AlreadyExists):
         await client.request("POST", "/api/v1/namespaces", body=json.dumps(body).encode(), headers=_JSON)

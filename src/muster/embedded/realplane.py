@@ -1,4 +1,4 @@
-"""The real control plane of a cluster on this machine: its programs, and accounts of the controller and the nodes."""
+"""The real control plane of a cluster on this machine: programs, and accounts of controller and nodes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ NODE_RULES: Final[tuple[Rule, ...]] = (
 )
 """The rights that process kubelets need: one account for all nodes of a cluster on one machine."""
 _TOKEN_S: Final = 365 * 24 * 3600
-"""Tokens are issued at each start of the cluster."""
+"""Lifetime of tokens; new ones are issued at each start of the cluster."""
 UNAVAILABLE: Final = (ControlPlaneUnavailableError, NotBuiltError)
 FAILED: Final = (*UNAVAILABLE, ControlPlaneError, KubectlError)
-"""Errors that the functions here raise, beside the documented ones."""
+"""Further errors that the functions here raise."""
 
 
 def build() -> None:
-    """Build what a real control plane needs and this machine lacks; minutes the first time, progress on stderr.
+    """Build the missing programs of a real control plane. The first build takes minutes; progress goes to stderr.
 
     Raises:
-        ControlPlaneUnavailableError: something is not there and cannot be built; the message says what to do.
-        NotBuiltError: the same of helm.
+        ControlPlaneUnavailableError: a program is missing and cannot be built. The message says what to do.
+        NotBuiltError: helm is missing and cannot be built.
     """
     find_binaries()
     find_built("helm")
@@ -46,7 +46,7 @@ class RealPlane:
     """A control plane whose programs the cluster's daemon keeps running."""
 
     def __init__(self, layout: Layout, spec: ClusterSpec) -> None:
-        """Write certificates where they are missing; nothing runs yet."""
+        """Write missing certificates; starts no program."""
         layout.control_plane.mkdir(mode=0o700, exist_ok=True)
         self._layout = layout
         self._plane = ControlPlane(
@@ -77,7 +77,7 @@ class RealPlane:
         return self._plane.is_ready(name)
 
     def write_kubeconfig(self) -> None:
-        """Write the administrator's kubeconfig to where every cluster on this machine has it."""
+        """Write the administrator's kubeconfig into the state folder."""
         self._layout.kubeconfig.parent.mkdir(mode=0o700, exist_ok=True)
         shutil.copy(self._plane.kubeconfig, self._layout.kubeconfig)
 

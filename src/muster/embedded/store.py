@@ -39,7 +39,7 @@ class Table:
         self._index: dict[tuple[str, str], dict[str, None]] = {}
 
     def item(self, obj: Obj, key: str, version: int, data: bytes) -> Item:
-        """Make the item for an object about to be stored."""
+        """Create the item for an object before it is stored."""
         meta = section(obj, "metadata")
         return Item(
             key,
@@ -55,7 +55,7 @@ class Table:
         )
 
     def apply(self, key: str, new: Item | None, gone: Item | None = None) -> Item | None:
-        """Replace what is stored under the key and publish the event; return what was there."""
+        """Replace the item of the key and publish the event. Returns the old item."""
         old = self.items.get(key)
         if new is None:
             if old is None or gone is None:
@@ -76,19 +76,19 @@ class Table:
         return old
 
     def range(self, namespace: str = "", after: str = "") -> Iterator[str]:
-        """Yield keys in order: of one namespace or all, from just after `after`."""
+        """Yield the keys after `after` in order, of one namespace or of all."""
         start, end = self._bounds(namespace)
         if after:
             start = max(start, bisect.bisect_right(self.keys, after))
         return iter(self.keys[start:end])
 
     def count(self, namespace: str = "") -> int:
-        """Return how many objects there are, in a namespace or in all."""
+        """Return the number of objects in a namespace or in all."""
         start, end = self._bounds(namespace)
         return end - start
 
     def remaining(self, namespace: str, after: str) -> int:
-        """Return how many objects follow a key, in a namespace or in all."""
+        """Return the number of objects after a key, in a namespace or in all."""
         return self._bounds(namespace)[1] - bisect.bisect_right(self.keys, after)
 
     def indexed(self, field: str, value: str) -> list[str]:
@@ -96,7 +96,7 @@ class Table:
         return sorted(self._index.get((field, value), ()))
 
     def changed_since(self, version: int) -> dict[str, Item | None]:
-        """Return what each key changed after `version` held at `version`.
+        """Return for each key that changed after `version` its item at `version`.
 
         Raises:
             Expired: the event log no longer reaches back that far.
@@ -107,7 +107,7 @@ class Table:
         return before
 
     def range_at(self, version: int, namespace: str = "", after: str = "") -> Iterator[Item]:
-        """Yield the objects as they were at `version`, in key order.
+        """Yield the objects of `version` in key order.
 
         Raises:
             Expired: the event log no longer reaches back that far.
@@ -146,7 +146,7 @@ def _nothing(obj: Obj) -> dict[str, str]:
 
 
 class Store:
-    """All tables and the one resourceVersion over them."""
+    """All tables, and the resourceVersion that they share."""
 
     def __init__(self, journal: Journal | None = None, log_capacity: int = DEFAULT_CAPACITY) -> None:
         self.version = 1
@@ -156,7 +156,7 @@ class Store:
         self._capacity = log_capacity
 
     def define(self, resource: str, describe: Describe = _nothing, indexes: Iterable[str] = ()) -> Table:
-        """Make the table of a kind, or return the one that is there."""
+        """Return the table of a kind; create it if it is missing."""
         table = self.tables.get(resource)
         if table is None:
             table = self.tables[resource] = Table(resource, describe, indexes, self._capacity)
@@ -164,7 +164,7 @@ class Store:
         return table
 
     def load(self) -> None:
-        """Read everything the journal holds; the log's changes also fill the event logs, so watches can resume."""
+        """Load the journal. The log's changes also fill the event logs, so that watches can resume."""
         if self._journal is None:
             return
         for record in self._journal.snapshot():
@@ -178,7 +178,7 @@ class Store:
             self.version = max(self.version, record.version)
 
     def put(self, resource: str, key: str, obj: Obj) -> Item:
-        """Store an object under a new version, which is written into its metadata."""
+        """Store an object with a new version, which is set in its metadata."""
         table = self.define(resource)
         version = self.version + 1
         obj["metadata"]["resourceVersion"] = str(version)
@@ -193,7 +193,7 @@ class Store:
         return item
 
     def delete(self, resource: str, key: str, last: Obj | None = None) -> Item:
-        """Remove an object; watchers get its last state (`last`, or what is stored) at the version of the removal.
+        """Remove an object. Watchers get its last state (`last`, or the stored one) with the version of the removal.
 
         Raises:
             KeyError: the object does not exist.

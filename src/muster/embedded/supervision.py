@@ -1,4 +1,4 @@
-"""Keeping programs running: a crashed one is started again, with growing pauses."""
+"""Restarts crashed programs, with growing pauses."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from muster.embedded.programs import Program
 FIRST_PAUSE_S = 0.5
 PAUSE_S_MAX = 30.0
 STEADY_S = 60.0
-"""A program that ran this long starts over with the first pause."""
+"""After a run this long, the pause is reset."""
 
 
 class Supervised:
-    """One program and its state: wanted or not, running or waiting to be restarted."""
+    """A program with its state: whether it should run, and whether it runs or waits for a restart."""
 
     def __init__(self, program: Program, log: Path, env: Mapping[str, str], clock: Callable[[], float]) -> None:
-        """Nothing runs until tick()."""
+        """Create the program's state; `tick` starts the program."""
         self.program = program
         self.wanted = True
         self.restarts = 0
@@ -37,7 +37,7 @@ class Supervised:
         self._started_at = 0.0
 
     def tick(self) -> bool:
-        """Start what should run and does not; returns whether something changed."""
+        """Start the program if it should run and does not. Returns whether the state changed."""
         if self.child and self.child.exit_code is not None:
             now = self._clock()
             self._pause_s = FIRST_PAUSE_S if now - self._started_at > STEADY_S else self._pause_s
@@ -55,21 +55,21 @@ class Supervised:
         return False
 
     def terminate(self) -> None:
-        """Ask it to end, without waiting."""
+        """Send SIGTERM, without waiting."""
         self.wanted = False
         if self.child and self.child.exit_code is None:
             with suppress(ProcessLookupError):
                 kill(self.child.pid, signal.SIGTERM)
 
     def stop(self, grace_s: float) -> None:
-        """End it, and keep it from being started again; a grace of 0 seconds kills at once."""
+        """End the program without a restart. A grace of 0 seconds kills it at once."""
         self.wanted = False
         if self.child:
             self.child.stop(grace_s)
             self.child = None
 
     def start(self) -> None:
-        """Let it run again, at once."""
+        """Start the program again at once."""
         self.wanted = True
         self._start_at = 0.0
         self._pause_s = FIRST_PAUSE_S
@@ -80,12 +80,12 @@ class Supervised:
         return ProcessId.of(self.child.pid) if self.child else None
 
     def describe(self) -> dict[str, Any]:
-        """State for people and for `status`."""
+        """Return the state as data for `status`."""
         state = "running" if self.child else "waiting" if self.wanted else "stopped"
         return {"state": state, "pid": self.child.pid if self.child else 0, "restarts": self.restarts}
 
     def log_tail(self, lines: int = 5) -> str:
-        """The last lines it wrote."""
+        """The last lines of its log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 

@@ -23,14 +23,14 @@ Bucket = tuple[str, str] | None
 
 
 class Expired(Exception):
-    """The version asked for is older than what the log still holds."""
+    """The requested version is older than the oldest one in the log."""
 
     def __init__(self, version: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {version} ({oldest})")
 
 
 class Item:
-    """One object at one version: its JSON, encoded once, and the fields that selectors read."""
+    """An object at one version: its encoded JSON, and the fields that selectors read."""
 
     __slots__ = ("data", "fields", "key", "labels", "name", "namespace", "owners", "terminating", "uid", "version")
 
@@ -60,11 +60,11 @@ class Item:
         self.terminating = terminating
 
     def object(self) -> Obj:
-        """Decode the object: a fresh dictionary each time, free to change."""
+        """Decode the object to a new dictionary, which the caller may change."""
         return decode(self.data)
 
     def at(self, version: int) -> Item:
-        """Return the same object carrying another resourceVersion."""
+        """Return the same object with another resourceVersion."""
         obj = self.object()
         obj["metadata"]["resourceVersion"] = str(version)
         return Item(
@@ -86,7 +86,7 @@ class Selection(Protocol):
 
     @property
     def bucket(self) -> Bucket:
-        """The one bucket that holds every object selected."""
+        """The bucket that contains all selected objects."""
         ...
 
     def matches(self, item: Item) -> bool:
@@ -113,7 +113,7 @@ class PlainView:
     key: str | None = ""
 
     def encode(self, item: Item) -> bytes:
-        """Return the bytes made when the object was written."""
+        """Return the stored bytes."""
         return item.data
 
 
@@ -121,7 +121,7 @@ PLAIN = PlainView()
 
 
 class Event:
-    """One change of one object; frames are made on first use and then shared."""
+    """A change of an object. Its frames are encoded at first use and then shared."""
 
     __slots__ = ("_frames", "_old_now", "item", "old", "type", "version")
 
@@ -154,7 +154,7 @@ class Event:
 
     def _item_for(self, type_: str) -> Item:
         if type_ == DELETED and self.type != DELETED and self.old is not None:
-            # Left the selection: the state the watcher knew, at the version of the change (as kube-apiserver does).
+            # The object left the selection: send its old state with the new version, as kube-apiserver does.
             self._old_now = self._old_now or self.old.at(self.version)
             return self._old_now
         return self.item
@@ -166,12 +166,12 @@ def frame(type_: str, data: bytes) -> bytes:
 
 
 class Watcher:
-    """One watch: frames wait here, bounded, until its stream takes them."""
+    """A watch with a bounded queue of frames for its stream."""
 
     def __init__(self, hub: Hub, selection: Selection, view: View, version: int, backlog: int) -> None:
         self.selection = selection
         self.view = view
-        self.version = version  # the newest version that this watcher got, or that does not concern it
+        self.version = version  # the newest version that was sent, or that is not for this watcher
         self.closed = False
         self.overrun = False
         self._hub = hub
@@ -180,7 +180,7 @@ class Watcher:
         self._waiter: asyncio.Future[None] | None = None
 
     def offer(self, event: Event) -> None:
-        """Queue the event where the selection sees it; an overfull queue ends the watch."""
+        """Queue the event if the selection includes it. If the queue is full, the watch ends."""
         if self.closed or event.version <= self.version:
             return
         self.version = event.version
@@ -195,13 +195,13 @@ class Watcher:
         self._wake()
 
     def take(self) -> list[bytes]:
-        """Return and forget all frames that wait."""
+        """Remove and return all queued frames."""
         taken = list(self._frames)
         self._frames.clear()
         return taken
 
     async def wait(self) -> None:
-        """Return once there are frames or the watch is closed."""
+        """Wait until there are frames, or the watch is closed."""
         if self._frames or self.closed:
             return
         self._waiter = asyncio.get_running_loop().create_future()
@@ -211,7 +211,7 @@ class Watcher:
             self._waiter = None
 
     def close(self) -> None:
-        """End the watch; what waits can still be taken."""
+        """End the watch. Queued frames can still be taken."""
         if not self.closed:
             self.closed = True
             self._hub.unsubscribe(self)
@@ -231,7 +231,7 @@ class Hub:
         self.dropped_watchers = 0
         self._events: list[Event] = []
         self._versions: list[int] = []
-        self._oldest = 0  # versions before this one are gone from the log
+        self._oldest = 0  # older versions are no longer in the log
         self._buckets: dict[Bucket, dict[Watcher, None]] = {}
 
     def __len__(self) -> int:
@@ -243,13 +243,13 @@ class Hub:
         return self._oldest
 
     def forget_before(self, version: int) -> None:
-        """Begin the log at `version`: what came before is not known here."""
+        """Begin the log at `version`, because earlier events are not known."""
         self._events.clear()
         self._versions.clear()
         self._oldest = version
 
     def publish(self, event: Event) -> None:
-        """Append an event, newer than all before it, and give it to the watchers it concerns."""
+        """Append the newest event, and pass it to the watchers of its buckets."""
         self._events.append(event)
         self._versions.append(event.version)
         if len(self._events) > 2 * self.capacity:
@@ -276,7 +276,7 @@ class Hub:
     def subscribe(
         self, selection: Selection, version: int, view: View = PLAIN, backlog: int = WATCHER_BACKLOG
     ) -> Watcher:
-        """Watch from just after `version`; events the log already holds are queued at once, whatever their number.
+        """Watch from after `version`. All later events in the log are queued at once.
 
         Raises:
             Expired: the log no longer reaches back that far.

@@ -125,8 +125,8 @@ async def _find(
 ) -> Gang | Explanation | None:
     """Return the gang of the job or, without such a job, of another workload of that name.
 
-    Returns an explanation if the controller delays the job, because free room then does not matter. Returns None
-    if the job exists without all of its pods, as when no controller runs or it runs in shadow mode; existing pods are
+    Returns an explanation if the controller delays the job, because free room then does not matter. Returns None if
+    some pods of the job are missing, for example because no controller runs or it is in shadow mode. Existing pods are
     then removed from `state`. Raises CliError.
     """
     from muster.cli.jobs.watch import get_job

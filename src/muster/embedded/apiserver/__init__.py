@@ -1,1 +1,1 @@
-"""A Kubernetes API server: a pure core (`core.ApiCore`) and an HTTPS face (`server`)."""
+"""A Kubernetes API server: a core without I/O (`core.ApiCore`) and an HTTPS server (`server`)."""

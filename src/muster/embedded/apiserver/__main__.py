@@ -50,7 +50,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--name", default="embedded", help="cluster name; the context is muster-NAME")
     parser.add_argument("--record", type=Path, help="append a JSON line for each request to this file")
     parser.add_argument(
-        "--node-monitor-grace-s", type=float, default=NODE_MONITOR_GRACE_S, help="silence after which a node is unknown"
+        "--node-monitor-grace-s",
+        type=float,
+        default=NODE_MONITOR_GRACE_S,
+        help="seconds without a Lease renewal after which a node is unknown",
     )
     return parser.parse_args()
 
@@ -110,7 +113,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _listen(server: Server, arguments: argparse.Namespace, state: StateDir) -> int:
-    """Listen on the port asked for; else on the last one, so that clients find a restarted server, where it is free."""
+    """Listen on the given port; else on the last one if it is free, so that clients find a restarted server."""
     if not arguments.port and state.last_port:
         with contextlib.suppress(OSError):
             return await server.start(arguments.address, state.last_port, state.certificate, state.key)

@@ -1,4 +1,4 @@
-"""The API server without sockets: a request goes in, an answer or an open watch comes out.
+"""The API server without sockets: takes a request, and returns an answer or an open watch.
 
 `ApiCore.handle` is synchronous. It takes its time from a given clock and its randomness from a given generator, so the
 simulator can run it on virtual time.
@@ -59,7 +59,7 @@ COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection
 
 
 class ApiCore:
-    """One API server's state and verbs."""
+    """The state and verbs of one API server."""
 
     def __init__(self, store: Store, clock: Clock, rng: random.Random, signing_key: bytes = b"") -> None:
         self.store = store
@@ -79,7 +79,7 @@ class ApiCore:
         self.pods = PodSubresources(self.context, self.deletes, pods)
 
     def handle(self, request: Request) -> Answer:
-        """Answer a request; failures are answered with their Status."""
+        """Answer a request. An error becomes a Status."""
         self.context.warnings.clear()
         self.context.patching = False
         self.context.field_validation = request.query.get("fieldValidation") or "Warn"
@@ -105,7 +105,7 @@ class ApiCore:
             self.registry.add(resource_type(new.object()))
 
     def serve_stored_kinds(self) -> None:
-        """Serve the custom kinds the store was loaded with."""
+        """Serve the custom kinds whose definitions are in the store."""
         for item in self.store.define(CRDS).items.values():
             self._serve_custom(CRDS, None, item)
 
@@ -185,7 +185,9 @@ class ApiCore:
         return self._delete_collection(route, resource, request)
 
     def create(self, resource: ResourceType, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
-        """Create an object; a namespace is furnished at once, so that pods can follow without waiting.
+        """Create an object.
+
+        A new namespace gets its default objects at once, so that pods can be created without a wait.
 
         Raises:
             StatusError: it is refused.
@@ -196,7 +198,7 @@ class ApiCore:
         return made
 
     def furnish(self, namespace: str) -> None:
-        """Give a namespace its default service account and the certificate authority, where they are missing."""
+        """Create a namespace's default service account and the ConfigMap of the certificate authority, if missing."""
         wanted: list[tuple[str, str, Obj]] = [("serviceaccounts", "default", {})]
         if self.root_ca:
             note = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints."
@@ -306,7 +308,7 @@ class ApiCore:
             raise invalid_object("CreateOptions", "meta.k8s.io", "", errors)
 
     def _body_as(self, request: Request, api_version: str, kind: str) -> Obj:
-        """Return a body that is not stored, as the kind that its path takes."""
+        """Return a body that is not stored, such as a TokenRequest, as the kind that its path requires."""
         body = self._body(request)
         for field, expected in (("apiVersion", api_version), ("kind", kind)):
             if body.get(field) not in (None, "", expected):

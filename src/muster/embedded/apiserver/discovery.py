@@ -14,7 +14,7 @@ VERSION = ("1", "36", "v1.36.0+muster")
 
 
 def answer(registry: Registry, request: Request) -> Response | None:
-    """Answer a discovery request; None where the path is none."""
+    """Answer a discovery request; None for another path."""
     path = request.path.rstrip("/")
     if path == "/version":
         return json_response(200, _version())

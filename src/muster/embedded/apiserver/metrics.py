@@ -1,4 +1,4 @@
-"""Counters of the server in the Prometheus text format; names follow kube-apiserver's where it has one."""
+"""Counters of the server in the Prometheus text format, with kube-apiserver's names if it has such a metric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Metrics:
         self._last_request = core.context.clock.now()
 
     def started(self, request: Request, *, watch: bool) -> Callable[[int], None]:
-        """Count a request; call what is returned with its code at the end."""
+        """Count a request. Call the returned function with the status code at its end."""
         route = parse(request.path)
         resource = route.plural if route is not None else ""
         verb = _VERBS.get(request.method, "")

@@ -1,4 +1,4 @@
-"""Logs, exec and attach: passed on to the kubelet of the pod's node."""
+"""Forwards requests for logs, exec and attach to the kubelet of the pod's node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUBPROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
 
 class KubeletProxy:
-    """Speaks to kubelets with the token they share with this server."""
+    """Forwards requests to kubelets, with the token that they share with this server."""
 
     def __init__(self, token: str, context: ssl.SSLContext) -> None:
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -34,7 +34,7 @@ class KubeletProxy:
         """Pass a request on and stream the answer back.
 
         Raises:
-            StatusError: 400 for an exec without a websocket, 502 where the kubelet cannot be reached.
+            StatusError: 400 for an exec without a websocket, 502 if the kubelet cannot be reached.
         """
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)

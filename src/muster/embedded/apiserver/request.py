@@ -37,10 +37,10 @@ class Request:
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     body: bytes = b""
     user: User = ADMIN
-    raw_query: str = ""  # where a parameter is repeated (exec's command)
+    raw_query: str = ""  # parameters that are repeated (exec's command)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean query parameter: everything is true but what says that it is not, as in kube-apiserver."""
+        """Return a boolean query parameter. As in kube-apiserver, every value is true except the spellings of false."""
         text = self.query.get(name)
         return text is not None and text.lower() not in ("", "0", "false")
 
@@ -60,7 +60,7 @@ class Request:
 
 @dataclasses.dataclass
 class Response:
-    """A whole answer."""
+    """A complete answer."""
 
     code: int
     body: bytes
@@ -75,7 +75,7 @@ class Response:
 
 @dataclasses.dataclass
 class ProxyResponse:
-    """The answer comes from a kubelet: the face passes it on."""
+    """A request that the HTTPS server must forward to a kubelet."""
 
     address: str
     port: int

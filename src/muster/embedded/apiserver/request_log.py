@@ -1,4 +1,4 @@
-"""Recording what is asked: one JSON line a request, to learn what components need."""
+"""Records requests, one JSON line each, to show which requests components send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of the Kubernetes API taken apart."""
+"""Parses paths of the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """A path below /api or /apis; parts that are not there are empty."""
+    """The parts of a path below /api or /apis; missing parts are empty."""
 
     group: str
     version: str
@@ -22,7 +22,7 @@ class Route:
 
 @functools.lru_cache(maxsize=1024)
 def parse(path: str) -> Route | None:
-    """Take a path apart; None if it is not a resource path."""
+    """Parse a path; None if it is not a resource path."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api":
         group, rest = "", parts[1:]

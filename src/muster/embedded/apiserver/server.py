@@ -1,4 +1,4 @@
-"""The HTTPS face of the API core."""
+"""The HTTPS server of the API core."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Server:
 
     async def _handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in incoming.headers.items()}
-        path = incoming.rel_url.raw_path  # escaped as it came: a name may hold an escaped slash
+        path = incoming.rel_url.raw_path  # not unescaped: a name may contain an escaped slash
         request = Request(incoming.method, path, _query(incoming), headers, raw_query=incoming.rel_url.raw_query_string)
         watch = request.query.get("watch") in ("1", "true")
         done = self.metrics.started(request, watch=watch)

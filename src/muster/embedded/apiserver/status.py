@@ -12,7 +12,7 @@ from muster.embedded.objects import Obj, encode
 
 
 class StatusError(Exception):
-    """A request that failed; carries the Status that says so."""
+    """A failed request, with its Status."""
 
     def __init__(self, code: int, reason: str, message: str, details: Obj | None = None) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ def required(field: str, detail: str = "") -> FieldError:
 
 
 def invalid(field: str, value: Any, detail: str) -> FieldError:
-    """A field holds what it may not."""
+    """A field has a value that is not valid."""
     return FieldError("FieldValueInvalid", field, f"Invalid value: {shown(value)}: {detail}")
 
 
@@ -79,7 +79,7 @@ def type_invalid(field: str, value: Any, detail: str) -> FieldError:
 
 
 def unsupported(field: str, value: Any, allowed: list[Any]) -> FieldError:
-    """A field holds none of the values it may."""
+    """A field has a value that is not in the list of allowed values."""
     names = ", ".join(shown(item) for item in allowed)
     return FieldError("FieldValueNotSupported", field, f"Unsupported value: {shown(value)}: supported values: {names}")
 
@@ -90,12 +90,12 @@ def forbidden_field(field: str, detail: str) -> FieldError:
 
 
 def duplicate(field: str, value: Any) -> FieldError:
-    """A list holds the same entry twice."""
+    """A list has a duplicate entry."""
     return FieldError("FieldValueDuplicate", field, f"Duplicate value: {shown(value)}")
 
 
 def not_found_field(field: str, value: Any) -> FieldError:
-    """A field names what is not there."""
+    """A field names an object that does not exist."""
     return FieldError("FieldValueNotFound", field, f"Not found: {shown(value)}")
 
 
@@ -165,7 +165,7 @@ def conflict(plural: str, group: str, name: str, why: str = MODIFIED_MEANWHILE) 
 
 
 def stale(resource: str, group: str, name: str, key: str, uid: str, actual: str) -> StatusError:
-    """409 where an update means another object of the same name; the wording is the storage layer's."""
+    """409 if the UID in an update belongs to another object of the same name; with the message of the storage layer."""
     why = (
         f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
         f"Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
@@ -174,12 +174,12 @@ def stale(resource: str, group: str, name: str, key: str, uid: str, actual: str)
 
 
 def expired(message: str) -> StatusError:
-    """410: the version asked for is gone."""
+    """410: the requested version is no longer available."""
     return StatusError(410, "Expired", message)
 
 
 def invalid_object(kind: str, group: str, name: str, errors: list[FieldError]) -> StatusError:
-    """422: the object breaks rules."""
+    """422: the object is not valid."""
     texts = list(dict.fromkeys(str(error) for error in errors))
     joined = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     qualified_kind = f"{kind}.{group}" if group else kind
@@ -199,7 +199,7 @@ def unsupported_media_type(allowed: list[str]) -> StatusError:
 
 
 def too_many_requests(message: str, causes: list[Obj] | None = None, retry_after_s: int = 0) -> StatusError:
-    """429, as the eviction subresource answers where a budget forbids it."""
+    """429, as the eviction subresource answers if a budget forbids the eviction."""
     details: Obj = {"causes": causes} if causes else {}
     if retry_after_s:
         details["retryAfterSeconds"] = retry_after_s
@@ -212,7 +212,7 @@ def internal(message: str) -> StatusError:
 
 
 def version_too_large(asked: int, current: int) -> StatusError:
-    """504: a version this server has not reached yet."""
+    """504: the requested version is newer than the server's."""
     message = f"Timeout: Too large resource version: {asked}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return StatusError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})

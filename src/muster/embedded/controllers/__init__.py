@@ -1,1 +1,1 @@
-"""The controllers of kube-controller-manager for these kinds: garbage, namespaces, nodes, eviction, quotas, budgets."""
+"""Controllers as in kube-controller-manager: garbage collection, namespaces, nodes, eviction, quotas, budgets."""

@@ -12,14 +12,14 @@ from muster.embedded.watchhub import Item
 
 
 class BudgetStatus:
-    """Counts again whenever a pod of the namespace changes."""
+    """Recomputes budgets after each change of a pod in their namespace."""
 
     def __init__(self, core: ApiCore) -> None:
         self._store = core.store
         self._dirty: dict[str, None] = {}
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Note the budgets of the namespace."""
+        """Mark the budgets of the namespace."""
         item = new or old
         if item is None:
             return
@@ -31,7 +31,7 @@ class BudgetStatus:
                 self._dirty.update(dict.fromkeys(table.range(item.namespace)))
 
     def work(self, now: float) -> float | None:
-        """Write each status that is behind."""
+        """Write each outdated status."""
         table = self._store.define(STORAGE)
         while self._dirty:
             key = next(iter(self._dirty))

@@ -25,11 +25,11 @@ class Collector:
         self._core = core
         self._alive: dict[str, Place] = {}  # by UID
         self._dependents: dict[str, dict[Place, None]] = {}  # by the owner's UID
-        self._check: dict[Place, None] = {}  # objects whose owners have to be looked at
-        self._owners: dict[Place, None] = {}  # objects that go and may wait for their dependents
+        self._check: dict[Place, None] = {}  # objects whose owners must be checked
+        self._owners: dict[Place, None] = {}  # objects that are being deleted and may wait for their dependents
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Keep the graph."""
+        """Update the graph of owners."""
         if old is not None and (new is None or new.owners != old.owners):
             for uid in old.owners:
                 group = self._dependents.get(uid)
@@ -55,7 +55,7 @@ class Collector:
                 self._note_owner(uid)
 
     def work(self, now: float) -> float | None:
-        """Handle everything noted; deletions note more, which is handled too."""
+        """Handle all marked objects, including those that deletions mark."""
         while self._check or self._owners:
             while self._owners:
                 place = next(iter(self._owners))

@@ -1,4 +1,4 @@
-"""Events live for an hour after they were last written, as with kube-apiserver's --event-ttl."""
+"""Deletes Events an hour after their last write, as kube-apiserver does by default (--event-ttl)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EventExpiry:
         self._written: dict[str, float] = {}  # in the order written
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Note the write."""
+        """Record the write."""
         if resource != "events":
             return
         item = new or old
@@ -27,7 +27,7 @@ class EventExpiry:
                 self._written[new.key] = self._clock.now()
 
     def work(self, now: float) -> float | None:
-        """Remove what is too old."""
+        """Remove old events."""
         while self._written:
             key, written = next(iter(self._written.items()))
             if written + EVENT_TTL_S > now:

@@ -1,4 +1,4 @@
-"""Taint-based eviction: pods leave nodes whose NoExecute taints they do not tolerate, or not for ever.
+"""Taint-based eviction: deletes pods on nodes whose NoExecute taints they do not tolerate any longer.
 
 Source: kubernetes pkg/controller/tainteviction.
 """
@@ -17,7 +17,7 @@ from muster.embedded.watchhub import Item
 
 
 class TaintEviction:
-    """Keeps an alarm for each pod that has to go."""
+    """Keeps a deadline for each pod that must be deleted."""
 
     def __init__(self, core: ApiCore) -> None:
         self._core = core
@@ -28,7 +28,7 @@ class TaintEviction:
         self._alarms: list[tuple[float, str]] = []
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Note nodes that changed and pods that landed."""
+        """Mark changed nodes and newly bound pods."""
         if resource == "nodes":
             item = new or old
             if item is not None and (
@@ -43,7 +43,7 @@ class TaintEviction:
                 self._pods[new.key] = None
 
     def work(self, now: float) -> float | None:
-        """Set alarms for what changed; delete what is due."""
+        """Set deadlines of marked pods, and delete pods past their deadline."""
         pods = self._core.store.define("pods")
         while self._nodes:
             name = next(iter(self._nodes))
@@ -100,7 +100,7 @@ class TaintEviction:
 
 
 def tolerated_s(taints: list[Obj], tolerations: list[Obj]) -> float | None:
-    """Return for how long the tolerations bear the taints: 0 not at all, None for ever."""
+    """Return for how long the taints are tolerated: 0 for not at all, None for ever."""
     shortest: float | None = None
     for taint in taints:
         fitting = [toleration for toleration in tolerations if _tolerates(toleration, taint)]

@@ -1,4 +1,4 @@
-"""Namespaces over their life: furnished while they live, emptied when they go; custom kinds are emptied likewise.
+"""Creates the default objects of namespaces, and empties namespaces and custom kinds that are being deleted.
 
 Source: kubernetes pkg/controller/namespace, pkg/controller/serviceaccount; k8s.io/apiextensions-apiserver finalizer.
 """
@@ -18,16 +18,16 @@ FURNITURE = {"serviceaccounts": "default", "configmaps": "kube-root-ca.crt"}
 
 
 class Namespaces:
-    """Furnishes and empties."""
+    """Creates default objects, and empties terminating namespaces and kinds."""
 
     def __init__(self, core: ApiCore) -> None:
         self._core = core
         self._going: dict[str, None] = {}  # namespaces that may have become empty
         self._kinds: dict[str, None] = {}  # custom kinds that may have become empty
-        self._bare: dict[str, None] = {}  # namespaces that may lack furniture
+        self._bare: dict[str, None] = {}  # namespaces that may lack default objects
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Note terminating namespaces and kinds, and removals inside them."""
+        """Mark terminating namespaces and kinds, and those in which an object was removed."""
         item = new or old
         if item is None:
             return
@@ -48,7 +48,7 @@ class Namespaces:
                 self._kinds[resource] = None
 
     def work(self, now: float) -> float | None:
-        """Empty what goes, furnish what stays."""
+        """Empty terminating namespaces and kinds, and create missing default objects."""
         while self._going or self._kinds or self._bare:
             while self._bare:
                 name = next(iter(self._bare))
@@ -102,7 +102,7 @@ class Namespaces:
             self._core.writes.commit(kind, crd, new, old)
 
     def _delete(self, storage: str, item: Item) -> bool:
-        """Delete an object unless that is under way; return whether it is gone."""
+        """Delete an object, unless it is being deleted already. Returns whether it is gone."""
         resource = self._core.registry.of_storage(storage)
         if item.terminating or resource is None:
             return False

@@ -1,4 +1,4 @@
-"""Node lifecycle: a node whose Lease is not renewed is unknown, and conditions become taints.
+"""Node lifecycle: marks nodes without Lease renewals as unknown, and sets taints by conditions.
 
 Source: kubernetes pkg/controller/nodelifecycle. Zones and eviction rates are left out: every node is judged alone.
 """
@@ -31,11 +31,11 @@ _HEARTBEAT_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure
 class _Seen:
     lease: int  # version of the Lease
     heartbeat: str
-    at: float  # when either last moved, on our own clock
+    at: float  # when the Lease or the status last changed, by our clock
 
 
 class NodeLifecycle:
-    """Watches heartbeats and keeps the taints."""
+    """Watches heartbeats and sets taints."""
 
     def __init__(self, core: ApiCore, grace_s: float) -> None:
         self._store = core.store
@@ -45,7 +45,7 @@ class NodeLifecycle:
         self._next_check = 0.0
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Note nodes whose taints may have to change."""
+        """Mark nodes whose taints may have to change."""
         if resource != "nodes":
             return
         if new is None:
@@ -55,7 +55,7 @@ class NodeLifecycle:
             self._dirty[new.name] = None
 
     def work(self, now: float) -> float | None:
-        """Look at every node's heartbeat now and then, and at changed nodes at once."""
+        """Check every node's heartbeat at intervals, and changed nodes at once."""
         nodes = self._store.define("nodes").items
         if now >= self._next_check:
             self._next_check = now + MONITOR_PERIOD_S
@@ -101,7 +101,7 @@ class NodeLifecycle:
         current = items(spec, "taints")
         wanted = _wanted(obj)
         if not section(obj, "status").get("conditions"):
-            # Never posted: the taint that admission gave stays.
+            # It never reported: keep the taint from admission.
             wanted |= {(taint["key"], taint["effect"]) for taint in current if taint.get("key") == NOT_READY}
         kept = [taint for taint in current if taint.get("key") not in _OWNED or _identity(taint) in wanted]
         have = {_identity(taint) for taint in kept}

@@ -1,6 +1,6 @@
 """Fails and removes pods whose nodes no longer exist.
 
-Source: kubernetes pkg/controller/podgc (gcOrphaned), which waits as long before it believes that a node is gone.
+Source: kubernetes pkg/controller/podgc (gcOrphaned), which also waits this long before a node counts as gone.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ QUARANTINE_S = 40.0
 
 
 class OrphanedPods:
-    """Remembers since when a node that pods name is missing."""
+    """Records since when the node of a pod is missing."""
 
     def __init__(self, core: ApiCore) -> None:
         self._core = core
-        self._due: dict[str, float] = {}  # node -> when its pods go
+        self._due: dict[str, float] = {}  # node -> when its pods are removed
         self._suspects: dict[str, None] = {}
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Note removed nodes, and pods bound to a node that is not there."""
+        """Mark removed nodes, and pods that are bound to a missing node."""
         if resource == "nodes":
             if new is None and old is not None:
                 self._suspects[old.name] = None

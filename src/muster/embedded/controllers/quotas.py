@@ -8,7 +8,7 @@ from muster.embedded.watchhub import Item
 
 
 class QuotaStatus:
-    """Writes what the ledger counts."""
+    """Writes the ledger's counts."""
 
     def __init__(self, core: ApiCore) -> None:
         self._store = core.store
@@ -16,10 +16,10 @@ class QuotaStatus:
         self._ledger.dirty.update(dict.fromkeys(self._store.define(STORAGE).items))
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """The ledger hears of changes itself."""
+        """Do nothing: the ledger gets changes from the store."""
 
     def work(self, now: float) -> float | None:
-        """Write each status that is behind."""
+        """Write each outdated status."""
         table = self._store.define(STORAGE)
         while self._ledger.dirty:
             key = next(iter(self._ledger.dirty))

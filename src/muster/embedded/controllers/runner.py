@@ -27,16 +27,16 @@ class Controller(Protocol):
     """One controller."""
 
     def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
-        """Take note of a change; writes nothing."""
+        """Record a change, without writes."""
         ...
 
     def work(self, now: float) -> float | None:
-        """Do what is due; return when there is something to do next, None where only a change can make some."""
+        """Do the work that is due. Returns when more is due; None if only a change can cause more work."""
         ...
 
 
 class Controllers:
-    """All of them; `node_monitor_grace_s` None leaves nodes that fall silent alone."""
+    """All controllers. If `node_monitor_grace_s` is None, silent nodes are not marked."""
 
     def __init__(self, core: ApiCore, node_monitor_grace_s: float | None = NODE_MONITOR_GRACE_S) -> None:
         self._clock = core.context.clock
@@ -59,7 +59,7 @@ class Controllers:
         core.store.listeners.append(self._changed)
 
     def step(self) -> float | None:
-        """Do everything that is due now; return the time of the next work known of."""
+        """Do all work that is due. Returns when the next known work is due."""
         now = self._clock.now()
         self.last_progress = now
         due = [when for when in [controller.work(now) for controller in self._all] if when is not None]
@@ -71,7 +71,7 @@ class Controllers:
             self._wake.clear()
             due = self.step()
             if self._wake.is_set():
-                await asyncio.sleep(0)  # the work made changes: requests in between come first
+                await asyncio.sleep(0)  # the work caused changes: let waiting requests run first
                 continue
             delay = None if due is None else max(0.0, due - self._clock.now())
             try:

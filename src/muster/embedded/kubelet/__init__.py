@@ -1,1 +1,1 @@
-"""The process kubelet: runs pods as processes of this machine, for the embedded cluster or for a real API server."""
+"""The process kubelet: runs pods as processes of this machine, for the embedded or a real API server."""

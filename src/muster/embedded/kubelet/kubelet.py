@@ -37,15 +37,17 @@ class Kubelet:
     """Runs one node."""
 
     def __init__(self, settings: Settings, config: ClusterConfig) -> None:
-        """Nothing is contacted or made yet."""
+        """Create the kubelet; `run` starts it."""
         self._settings = settings
         self._config = config
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Be the node until `stop` is set; then end all pods' processes. Blocks other kubelets on the same folder."""
+        """Run the node until `stop` is set, then end all pods' processes. Locks the folder against other kubelets."""
         settings = self._settings
         settings.pods_dir.mkdir(parents=True, exist_ok=True)
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a killed shim's processes come to us
+        ctypes.CDLL(None).prctl(
+            _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
+        )  # this process inherits the processes of a killed shim
         await asyncio.to_thread(sweep, settings.cluster_id, settings.node)
         async with (
             Client(self._config, user_agent="muster-kubelet") as client,

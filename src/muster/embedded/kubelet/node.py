@@ -1,4 +1,4 @@
-"""The Node object: registered once, its lease renewed, its status reported when it changed."""
+"""Registers the Node object, renews its Lease, and reports its status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def boot_id(state_dir: Path, new: bool) -> str:
-    """The machine's boot ID: kept across restarts of the kubelet, another one after a pretended reboot."""
+    """Return the node's boot ID. It stays the same if the kubelet restarts, and changes after a simulated reboot."""
     file = state_dir / "boot-id"
     if new or not file.exists():
         file.write_text(str(uuid.uuid4()))
@@ -40,14 +40,14 @@ def boot_id(state_dir: Path, new: bool) -> str:
 
 
 class NodeRegistration:
-    """Keeps this node's object and lease.
+    """Maintains this node's object and Lease.
 
     Attributes:
         node: the Node as it was registered.
     """
 
     def __init__(self, client: Client, settings: Settings, port: int) -> None:
-        """Nothing is written yet; `port` is where the kubelet's server listens."""
+        """Create the registration without writes; `port` is that of the kubelet's server."""
         self._client = client
         self._settings = settings
         self._port = port
@@ -75,7 +75,7 @@ class NodeRegistration:
         return found
 
     async def register(self) -> None:
-        """Make the Node, or bring the one that is there up to date; tries until the API server takes it."""
+        """Create or update the Node, with retries until the API server accepts it."""
         retry_s = _RETRY_S
         while True:
             try:
@@ -87,7 +87,7 @@ class NodeRegistration:
             retry_s = min(2 * retry_s, _RETRY_LONGEST_S)
 
     async def keep_lease(self, again: Callable[[], None]) -> None:
-        """Renew the lease for ever; `again` is called when that works after it did not."""
+        """Renew the Lease for ever. `again` is called at the first success after failures."""
         period_s, away = self._settings.lease_period_s, False
         while True:
             began = time.monotonic()
@@ -196,7 +196,7 @@ class NodeRegistration:
                 "operatingSystem": "linux",
                 "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
             },
-            # Lets a kube-apiserver >= 1.36 pass exec on as WebSocket (KEP-4006); without it, it asks in SPDY.
+            # With this, kube-apiserver >= 1.36 forwards exec as WebSocket (KEP-4006), otherwise as SPDY.
             "declaredFeatures": ["ExtendWebSocketsToKubelet"],
         }
 
@@ -215,5 +215,5 @@ class NodeRegistration:
             except (AlreadyExists, Conflict):
                 log.debug("lease %s was made meanwhile", name)
             except NotFound:
-                # The namespace is missing: the API server of a real cluster makes it a moment after its start.
+                # The namespace is missing: kube-apiserver creates it shortly after its start.
                 raise

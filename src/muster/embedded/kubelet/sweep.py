@@ -1,4 +1,4 @@
-"""Finding and ending processes that a cluster left behind, by the markers in their environment."""
+"""Finds and ends leftover processes of a cluster by the markers in their environment."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ CONTAINER_MARKER = "MUSTER_CONTAINER_ID"
 
 
 class SweepError(Exception):
-    """Processes are still there after SIGKILL: in uninterruptible sleep, or another user's."""
+    """Processes still exist after SIGKILL: they are in uninterruptible sleep, or belong to another user."""
 
 
 def sweep(
     cluster_id: str, node: str | None = None, *, pod_uid: str = "", container_id: str = "", timeout_s: float = 10.0
 ) -> int:
-    """Kill every process of a cluster's pods (of one node, pod or container of it), and whatever runs below them.
+    """Kill all processes of a cluster's pods (or of one node, pod or container), with their descendants.
 
     Processes are found by the environment they were started with (/proc/PID/environ) and killed by pid and start
     time, never by pid alone. Blocks until they are gone. Control groups of theirs go too, and the shared memory that
     only they had mapped: pods here share the machine's, and nothing else would ever free it.
 
     Returns:
-        How many processes were killed.
+        The number of killed processes.
 
     Raises:
-        SweepError: some are still there after `timeout_s` seconds.
+        SweepError: some still exist after `timeout_s` seconds.
     """
     wanted = {CLUSTER_MARKER: cluster_id}
     if node is not None:
@@ -73,7 +73,7 @@ def _remove(segments: set[str]) -> None:
 
 
 def end_orphans() -> None:
-    """Kill and reap children of this process that are not shims: a killed shim leaves them to this subreaper."""
+    """Kill and reap children of this process that are not shims: this subreaper inherits them from killed shims."""
     if spawning() or _children() <= SHIMS:
         return
     for pid, (parent, started) in process_table().items():

@@ -28,7 +28,7 @@ AGAIN_S, AGAIN_MAX_S = 60.0, 1800.0
 PAUSE_S = 600.0
 """The pause after a test of an idle node that was preempted or found no room."""
 STILL_S = 300.0
-"""A test whose result changed nothing is not repeated sooner."""
+"""Least time between tests if the result of the last one changed nothing."""
 OVERDUE_S = 60.0
 """The tolerance beyond the pod's deadline, which the kubelet enforces. After that, the node itself does not respond."""
 
@@ -278,8 +278,8 @@ def _same(attempts: Attempts, node: PreflightNode) -> bool:
 def _has_new_driver(record: PreflightSpec, node: PreflightNode) -> bool:
     """Return whether the agent reports another driver than at the time of the test, in the same boot.
 
-    If the agent had not reported then, the test's driver is compared. The agent's reports are preferred: two programs
-    that name one driver differently would cause endless tests.
+    If the agent had not reported then, the test's driver is compared. The agent's reports are preferred: if two
+    programs write the same version differently, tests would never end.
     """
     before = record.versions.get(AGENT_DRIVER) or record.driver
     return bool(node.agent_driver and before) and node.agent_driver != before

@@ -1,8 +1,8 @@
 """Reports on gangs in Events and conditions: one Event per changed reason, on the job (or the first pod).
 
 Pods' conditions do not change while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for single
-members. A pod that can never be placed as it is gets PodScheduled False, once per reason. All pods of a gang get it
-if nodes may be added for all of them (see `demand`).
+members. A pod that can never be placed in its present form gets PodScheduled False, once per reason. If scaling is
+approved for a gang, all its pods get it (see `demand`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kubernetes objects of replayed nodes and jobs, made directly: there are hundreds of thousands of pods."""
+"""Creates the Kubernetes objects of replayed nodes and jobs, without decoding JSON, as there are very many pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GPU_MODEL = "nvidia.com/gpu.product"
 """The label that NVIDIA's GPU feature discovery puts on nodes."""
 NAMESPACE = "replay"
 START_S = 1_700_000_000
-"""Virtual time starts here, in seconds since the epoch: objects carry times."""
+"""Start of the virtual time, in seconds since the epoch, for times in objects."""
 
 
 def node_of(shape: NodeShape, ready: bool) -> Node:
@@ -40,8 +40,8 @@ class PodMaker:
     """Makes pods of a job at one moment: they share all but their name and slot.
 
     Args:
-        job: whose pods.
-        attempt: at which they are made.
+        job: the job of the pods.
+        attempt: the attempt for which they are created.
         now: seconds since the epoch.
     """
 

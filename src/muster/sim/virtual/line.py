@@ -1,4 +1,4 @@
-"""Connections from supervisors to the controller's replicas without sockets: kept open, long polls, lost messages.
+"""Simulated connections between supervisors and the controller's replicas, with delays, breaks and lost messages.
 
 A connection leads to one replica, as through a Service. A replica handles a request in its own process. A halted
 replica answers late; a killed one resets its connections.
@@ -21,52 +21,54 @@ Reply = tuple[int, bytes]
 Serve = Callable[[str, Mapping[str, str], bytes], Awaitable[Reply]]
 """Answers a request by path, headers and body."""
 MUTE_S = 9.0
-"""After so long without a sign of the other side the server's kernel gives a connection up (tcp(7), keepalive)."""
+"""The server's kernel closes a connection after this time without an answer of the other machine (tcp(7),
+keepalive).
+"""
 
 
 class Roads(Protocol):
     """The condition of connections between nodes and the controller."""
 
     def way_s(self, node: str) -> float:
-        """Returns the delay of the next message in one direction."""
+        """Return the delay of the next message in one direction."""
 
     def breaks_after_s(self, node: str) -> float | None:
         """Returns when the connection breaks during a request that begins now; None if it does not."""
 
     def dark_until(self, node: str) -> float | None:
-        """Until when nothing passes, neither words nor a reset; None where all passes."""
+        """Return until when no message or reset passes; None if all messages pass."""
 
 
 class Exchange:
-    """One request: on its way, being answered, or on its way back."""
+    """One request, from its sending to the arrival of its answer."""
 
     def __init__(self, server: Process, node: str, answered: asyncio.Future[Reply]) -> None:
         self.server, self.node, self.answered = server, node, answered
         self.task: asyncio.Task[Reply] | None = None
         self.given_up = False
         self.unsaid_s = 0.0
-        """Time until the server learns that the asking machine is gone."""
+        """Time until the server learns that the sender's machine is gone."""
 
     def fail(self, error: Exception) -> None:
-        """Fails the request: its sender gets no answer."""
+        """Fail the request: its sender gets no answer."""
         if not self.answered.done():
             self.answered.set_exception(error)
             self.answered.exception()  # mark it as retrieved: the sender may be gone
 
     def give_up(self) -> None:
-        """Notifies the server that the sender does not wait for the answer any longer."""
+        """Notify the server that the sender no longer waits for the answer."""
         self.given_up = True
         if self.task is not None:
             self.task.cancel()
 
 
 class Lines:
-    """The replicas that listen, and all that is on its way between them and supervisors.
+    """The listening replicas, and all messages between them and supervisors.
 
     Args:
-        loop: whose time it lives in.
-        roads: how connections fare.
-        rng: which replica a connection leads to.
+        loop: the event loop with the virtual time.
+        roads: the condition of connections.
+        rng: chooses the replica of a new connection.
     """
 
     def __init__(self, loop: VirtualLoop, roads: Roads, rng: random.Random) -> None:
@@ -76,28 +78,31 @@ class Lines:
         self._outside = Context()
 
     def listen(self, server: Process, serve: Serve) -> None:
-        """Take connections for this process from now on."""
+        """Accept connections for this process."""
         self._listening[server] = serve
 
     def ended(self, server: Process) -> None:
-        """The process is gone: its kernel resets every connection."""
+        """Reset every connection of a process that is gone."""
         self._listening.pop(server, None)
         for one in [one for one in self._open if one.server is server]:
             self.later(one.node, one.fail, ConnectionResetError("simulated: the controller is gone"))
 
     def dark(self, node: str, until: float) -> None:
-        """Nothing passes between a node and controllers until then."""
+        """Block all messages between a node and controllers until a time."""
         self.loop.call_at(self.loop.now + MUTE_S, self._mute, node, until, context=self._outside)
 
     def _mute(self, node: str, until: float) -> None:
-        """The server's kernel has heard nothing for too long; the node learns that when it can be reached again."""
+        """Close a connection at the server after too long a silence.
+
+        The node learns of it when it can be reached again.
+        """
         if self.loop.now < until:
             for one in [one for one in self._open if one.node == node]:
                 one.give_up()
                 self.later(node, one.fail, ConnectionResetError("simulated: given up"))
 
     def unsaid_s(self) -> float:
-        """Draw how long servers do not hear that a machine is gone."""
+        """Draw the time until servers learn that a machine is gone."""
         return self._rng.choice((0.0, MUTE_S))
 
     def pick(self) -> Process | None:
@@ -120,7 +125,7 @@ class Lines:
         return exchange
 
     def later(self, node: str, act: Callable[..., object], *args: Any) -> None:
-        """Do something at the other end, when word of it has got there."""
+        """Call a function at the other end, after the delay of a message."""
         dark_until = self.roads.dark_until(node)
         start = self.loop.now if dark_until is None else dark_until
         self.loop.call_at(start + self.roads.way_s(node), act, *args, context=self._outside)
@@ -161,11 +166,11 @@ class Line:
 
     @property
     def open(self) -> bool:
-        """Returns whether there is a connection."""
+        """Return whether there is a connection."""
         return self._server is not None
 
     async def post(self, path: str, token: str, body: dict[str, Any], timeout_s: float) -> tuple[int, dict[str, Any]]:
-        """Send one request; returns status and answer. Raises OSError or TimeoutError."""
+        """Send one request, and return status and answer. Raises OSError or TimeoutError."""
         lines = self._lines
         async with asyncio.timeout(timeout_s):
             if self._server is None:
@@ -188,14 +193,14 @@ class Line:
         return status, msgspec.json.decode(answer)
 
     def cut(self) -> None:
-        """Closes at once; open requests fail."""
+        """Close at once; open requests fail."""
         self._server = None
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.fail(ConnectionAbortedError("simulated: cut"))
 
     def reset(self) -> None:
-        """Close as a machine that is gone: it says so with its last breath, or the server's kernel finds out."""
+        """Close as after the loss of the machine: the server gets a reset, or its kernel detects the loss later."""
         if self._exchange is not None:
             self._exchange.unsaid_s = self._lines.unsaid_s()
         self.cut()

@@ -10,14 +10,14 @@ from muster.embedded.apiserver.request import ADMIN, User
 
 
 class Authenticator:
-    """Turns an Authorization header into a user."""
+    """Finds the user of an Authorization header."""
 
     def __init__(self, admin_token: str, tokens: TokenAuthority | None = None) -> None:
         self._admin = admin_token.encode()
         self._tokens = tokens
 
     def user(self, headers: Mapping[str, str]) -> User | None:
-        """Return who asks, None where the token is missing or wrong."""
+        """Return the user; None if the token is missing or not valid."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None

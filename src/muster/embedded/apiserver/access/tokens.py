@@ -1,4 +1,4 @@
-"""Service account tokens: signed JWTs bound to an account and, where asked, to a pod.
+"""Service account tokens: signed JWTs bound to an account and, if requested, to a pod.
 
 Source: kubernetes pkg/serviceaccount/claims.go, pkg/registry/core/serviceaccount/storage/token.go.
 """
@@ -25,12 +25,14 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 API_AUDIENCES = (ISSUER,)
 DEFAULT_SECONDS, LEAST_SECONDS, MOST_SECONDS = 3600, 600, 1 << 32
 _SIGNATURE_HALF = 32
-_SIGNING = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)  # RFC 6979: simulations issue the same tokens again
+_SIGNING = ec.ECDSA(
+    hashes.SHA256(), deterministic_signing=True
+)  # RFC 6979: deterministic signatures, so that simulations are reproducible
 DELETED_POD_GRACE_S = 60.0  # tokens of a deleted pod stay valid this long after its deletion time, as upstream
 
 
 class InvalidToken(Exception):
-    """A token that proves nothing."""
+    """A token that is not valid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,7 @@ class TokenAuthority:
         """Answer a TokenRequest for a service account.
 
         Raises:
-            StatusError: 404 for what it names and is not there, 400, 409 or 422 where it makes no sense.
+            StatusError: 404 if an object in the request does not exist; 400, 409 or 422 if the request is not valid.
         """
         account = self._get("serviceaccounts", f"{namespace}/{name}", name)
         spec = dict(section(body, "spec"))

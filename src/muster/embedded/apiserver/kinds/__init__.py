@@ -1,1 +1,1 @@
-"""Behaviour of built-in kinds that differs from the default."""
+"""Strategies of built-in kinds whose behaviour differs from the default."""

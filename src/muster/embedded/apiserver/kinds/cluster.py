@@ -1,4 +1,4 @@
-"""Strategies of what a cluster is made of and shared by: namespaces, nodes, priority classes, quotas."""
+"""Strategies of namespaces, nodes, priority classes and quotas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 
 
 class NamespaceStrategy(Strategy):
-    """Namespaces: active until deleted, gone once a controller emptied them."""
+    """Namespaces: active until they are deleted, and removed after a controller has emptied them."""
 
     label_names = True
     returns_deleted = True
@@ -39,7 +39,7 @@ class NamespaceStrategy(Strategy):
             meta.setdefault("labels", {})["kubernetes.io/metadata.name"] = meta["name"]
 
     def prepare_update(self, context: Context, new: Obj, old: Obj) -> None:
-        """The spec only holds finalizers, which have a subresource of their own."""
+        """Keep the spec, because its finalizers have a separate subresource."""
         new["spec"] = old.get("spec", {})
 
 
@@ -52,7 +52,7 @@ class NodeStrategy(Strategy):
         obj.setdefault("status", {})
 
     def prepare_create(self, context: Context, obj: Obj) -> None:
-        """Taint it and derive what can be allocated."""
+        """Add the taint, and set the allocatable resources."""
         taints = obj["spec"].setdefault("taints", [])
         if not any(taint.get("key") == NOT_READY_TAINT and taint.get("effect") == "NoSchedule" for taint in taints):
             taints.append({"key": NOT_READY_TAINT, "effect": "NoSchedule"})
@@ -79,7 +79,7 @@ class NodeStrategy(Strategy):
         errors: list[FieldError] = []
         seen: set[tuple[Any, Any]] = set()
         for index, taint in enumerate(items(section(obj, "spec"), "taints")):
-            field = f"metadata.taints[{index}]"  # sic, as the real one says
+            field = f"metadata.taints[{index}]"  # the typing error is in kube-apiserver's message too
             key, effect = taint.get("key", ""), taint.get("effect", "")
             errors += [invalid(f"{field}.key", key, problem) for problem in names.qualified_name_problems(key)]
             value = taint.get("value", "") or ""
@@ -116,7 +116,7 @@ class PriorityClassStrategy(Strategy):
         obj.setdefault("value", 0)
 
     def spec_changed(self, new: Obj, old: Obj) -> bool:
-        """There is nothing to count."""
+        """Return False: priority classes have no generation."""
         return False
 
     def admit_create(self, context: Context, obj: Obj, dry_run: bool) -> None:

@@ -1,4 +1,4 @@
-"""Strategies of the smaller kinds whose objects live in namespaces, and of those without rules of their own."""
+"""Strategies of the smaller namespaced kinds, and of kinds without special rules."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ReturningStrategy(Strategy):
 
 
 class SpecStrategy(Strategy):
-    """Kinds whose spec has a generation and whose updates must say which version they change."""
+    """Kinds whose spec has a generation, and whose updates need a resourceVersion."""
 
     generation = True
     unconditional_update = False
 
 
 class StoredStrategy(Strategy):
-    """Leases: created by an update too, and never updated blindly."""
+    """Leases: an update may create them, and needs a resourceVersion otherwise."""
 
     unconditional_update = False
     create_on_update = True
@@ -45,7 +45,7 @@ class RbacStrategy(Strategy):
 
 
 class ServiceStrategy(Strategy):
-    """Services: stored without an address of their own."""
+    """Services: stored without an address."""
 
     returns_deleted = True
     create_on_update = True
@@ -68,7 +68,7 @@ class ConfigMapStrategy(Strategy):
     """ConfigMaps."""
 
     def default(self, context: Context, obj: Obj) -> None:
-        """Leave out what is empty."""
+        """Leave out empty fields."""
         _drop_empty(obj)
 
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
@@ -143,7 +143,7 @@ class EventStrategy(Strategy):
     create_on_update = True
 
     def default(self, context: Context, obj: Obj) -> None:
-        """Fill in what both versions leave out."""
+        """Fill in fields that neither version has."""
         obj.setdefault("reportingComponent", "")
         obj.setdefault("reportingInstance", "")
         obj.setdefault("source", {})
@@ -153,7 +153,7 @@ class EventStrategy(Strategy):
         obj.setdefault("type", "")
 
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
-        """An event lives in the namespace of what it is about (cluster-scoped: default)."""
+        """An event must be in the namespace of its object (for cluster-scoped objects: default)."""
         about = section(obj, "involvedObject").get("namespace") or ""
         own = obj["metadata"].get("namespace", "")
         if (about or "default") != own and not (about == "" and own == "kube-system"):

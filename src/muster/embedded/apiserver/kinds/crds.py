@@ -33,7 +33,7 @@ class CrdStrategy(Strategy):
         spec.setdefault("conversion", {"strategy": "None"})
 
     def prepare_create(self, context: Context, obj: Obj) -> None:
-        """Accept the names and establish the kind at once; deleting it removes its objects first."""
+        """Accept the names and establish the kind at once. Add the finalizer that deletes its objects first."""
         now = timestamp(context.clock.now())
         spec = obj["spec"]
         accepted = {"type": "NamesAccepted", "status": "True", "lastTransitionTime": now}

@@ -19,13 +19,13 @@ _NOT_CHECKED = (
 
 
 class _Placed(NamedTuple):
-    """A rule, and where in the object its `self` is: "" for the object itself."""
+    """A rule, and the path of its `self` in the object; "" for the object itself."""
 
     rule: Rule
     at: str
 
     def broken(self, obj: Obj, old: Obj | None) -> FieldError | None:
-        """Return the error where the rule does not hold."""
+        """Return an error if the rule does not hold."""
         if self.rule.transition and old is None:
             return None
         mine = section(obj, self.at) if self.at else obj
@@ -37,7 +37,7 @@ class _Placed(NamedTuple):
 
 
 def _rules_of(schema: Obj, at: str) -> list[_Placed]:
-    """The rules at this place of a schema that are ours; other CEL is not evaluated."""
+    """Return Muster's rules at this place of a schema; other CEL is not evaluated."""
     known = (BY_CEL.get(str(each.get("rule"))) for each in items(schema, "x-kubernetes-validations"))
     return [_Placed(rule, at) for rule in known if rule is not None]
 
@@ -54,7 +54,9 @@ class CustomStrategy(Strategy):
         self._kind, self._version, self._has_status = kind, version, has_status
 
     def default(self, context: Context, obj: Obj) -> None:
-        """Prune and default; unknown fields are refused, warned of or ignored as the request asks.
+        """Prune unknown fields and set defaults.
+
+        As the request asks, unknown fields are an error, a warning, or ignored.
 
         Raises:
             StatusError: 400 for unknown fields under strict validation.
@@ -84,7 +86,7 @@ class CustomStrategy(Strategy):
         return self._check(obj, old)
 
     def _check(self, obj: Obj, old: Obj | None) -> list[FieldError]:
-        """Check rules only for an object of the right shape, as the real server does (customresource/strategy.go)."""
+        """Check the rules only if the object matches the schema (Kubernetes: customresource/strategy.go)."""
         errors = schemas.validate(obj, self.schema)
         if not self._rules:
             return errors
@@ -93,6 +95,6 @@ class CustomStrategy(Strategy):
         return errors + [error for each in self._rules if (error := each.broken(obj, old)) is not None]
 
     def spec_changed(self, new: Obj, old: Obj) -> bool:
-        """Everything but metadata, and the status where it has its own subresource, counts."""
+        """Compare all fields except metadata, and except the status if it has a subresource."""
         apart = {"metadata", "status"} if self._has_status else {"metadata"}
         return any(new.get(key) != old.get(key) for key in {*new, *old} - apart)

@@ -22,7 +22,7 @@ _QOS_RESOURCES = ("cpu", "memory")
 
 
 def default_spec(spec: Obj) -> None:
-    """Fill in a pod's spec; doing it twice changes nothing more."""
+    """Fill in defaults of a pod's spec; idempotent."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
@@ -131,7 +131,7 @@ def _covers(toleration: Obj, key: str) -> bool:
 
 
 def mount_token(spec: Obj, account: Obj, rng: random.Random) -> None:
-    """Mount the service account's token where nothing is mounted there (ServiceAccount admission)."""
+    """Mount the service account's token, unless another volume is mounted there (ServiceAccount admission)."""
     wanted = spec.get("automountServiceAccountToken")
     if wanted is None:
         wanted = account.get("automountServiceAccountToken")

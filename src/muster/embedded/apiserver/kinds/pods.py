@@ -1,4 +1,4 @@
-"""Pods: defaults, admission, what may change, how they are deleted."""
+"""Strategy of pods: defaults, admission, validation of updates, and deletion."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PodStrategy(Strategy):
         """Service account, priority, tolerations, quota.
 
         Raises:
-            StatusError: 403 where one of them refuses.
+            StatusError: 403 if one of them refuses the pod.
         """
         spec = obj["spec"]
         self._priority(context, obj, spec)
@@ -98,12 +98,12 @@ class PodStrategy(Strategy):
         mount_token(spec, account, context.random)
 
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
-        """Check the spec, and on an update that it stays."""
+        """Validate the spec. In an update, also check that immutable fields are unchanged."""
         errors = validate_pod(obj)
         return errors + (validate_pod_update(obj, old) if old is not None and not errors else [])
 
     def prepare_status(self, context: Context, new: Obj, old: Obj) -> Obj:
-        """The status subresource also takes labels, annotations and finalizers, as the real one does."""
+        """The status subresource also changes labels, annotations and finalizers, as in kube-apiserver."""
         result = super().prepare_status(context, new, old)
         for name in ("labels", "annotations", "finalizers"):
             if name in new["metadata"]:
@@ -117,12 +117,12 @@ class PodStrategy(Strategy):
         return result
 
     def validate_status(self, context: Context, obj: Obj, old: Obj) -> list[FieldError]:
-        """A node is never taken back."""
+        """Refuse a change of the pod's node."""
         before, after = section(old, "spec").get("nodeName"), section(obj, "spec").get("nodeName")
         return [forbidden_field("spec.nodeName", "may not be changed directly")] if before != after else []
 
     def grace_s(self, obj: Obj, asked: int | None) -> int:
-        """Pods that run get their grace period; others go at once."""
+        """Return the grace period; 0 for pods that do not run."""
         spec, status = section(obj, "spec"), section(obj, "status")
         if not spec.get("nodeName") or status.get("phase") in ("Failed", "Succeeded"):
             return 0

@@ -1,4 +1,4 @@
-"""Validates pods with the API server's messages: the common mistakes, not every rule.
+"""Validates pods with kube-apiserver's messages. Only the common rules are checked.
 
 Source: kubernetes pkg/apis/core/validation/validation.go.
 """
@@ -191,7 +191,7 @@ def _toleration(field: str, toleration: Obj) -> list[FieldError]:
 
 
 def validate_pod_update(new: Obj, old: Obj) -> list[FieldError]:
-    """Check that an update leaves alone what may not change."""
+    """Check that an update does not change immutable fields."""
     spec, before = section(new, "spec"), section(old, "spec")
     if spec == before:
         return []

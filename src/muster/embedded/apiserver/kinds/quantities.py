@@ -15,7 +15,7 @@ def canonical(quantities: Obj) -> None:
 
 
 def canonical_or_same(value: Any) -> Any:
-    """Return the canonical form of a quantity, or the value itself where it is none."""
+    """Return the canonical form of a quantity; another value is returned unchanged."""
     try:
         return canonical_quantity(value if isinstance(value, str) else str(value))
     except QuantityError:

@@ -1,4 +1,7 @@
-"""The little JSONPath that printer columns use: `.spec.x`, `.items[0].y`, `.conditions[?(@.type=="Ready")].status`."""
+"""The subset of JSONPath that printer columns use.
+
+`.spec.x`, `.items[0].y`, `.conditions[?(@.type=="Ready")].status`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _TOKEN = re.compile(
 
 @functools.lru_cache(maxsize=512)
 def compile_path(path: str) -> tuple[Step, ...] | None:
-    """Compile a path; None where it is beyond this subset."""
+    """Compile a path; None if it is not in this subset."""
     steps: list[Step] = []
     position = 0
     while position < len(path):
@@ -34,7 +37,7 @@ def compile_path(path: str) -> tuple[Step, ...] | None:
 
 
 def read(obj: Any, path: str) -> Any:
-    """Read a path off an object; None where it leads nowhere."""
+    """Return the value at a path of an object; None if there is no value."""
     steps = compile_path(path)
     if steps is None:
         return None

@@ -1,4 +1,4 @@
-"""A pod in one line: readiness, one word for its state, restarts.
+"""The row of a pod in a table: readiness, one word for its state, restarts.
 
 Source: kubernetes pkg/printers/internalversion/printers.go (printPod): which state wins.
 """

@@ -1,4 +1,4 @@
-"""The columns of each built-in kind, and how each is read off an object.
+"""The columns of each built-in kind, and the function that computes each cell.
 
 Source: kubernetes pkg/printers/internalversion/printers.go.
 """

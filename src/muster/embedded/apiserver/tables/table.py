@@ -1,4 +1,4 @@
-"""Tables: what `kubectl get` prints, made by the server.
+"""Builds the Tables that `kubectl get` prints.
 
 Source: kubernetes pkg/printers/internalversion (which columns, and how pods and nodes are summed up in a word).
 """
@@ -27,7 +27,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """A kind's columns and how a row is read off an object."""
+    """The columns of a kind, and the function that computes a row."""
 
     columns: tuple[Column, ...]
     row: Row

@@ -10,7 +10,7 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
 def bootstrap(core: ApiCore, ca: str) -> None:
-    """Make what is missing."""
+    """Create the missing objects."""
     core.root_ca = ca
     for name in NAMESPACES:
         _ensure(core, "namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

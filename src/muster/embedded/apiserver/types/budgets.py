@@ -15,12 +15,12 @@ from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
 
 STORAGE = "poddisruptionbudgets.policy"
-EVICTION_FORGOTTEN_S = 120.0  # an eviction that led to no deletion is forgotten after this, as upstream
+EVICTION_FORGOTTEN_S = 120.0  # an eviction without a deletion is forgotten after this time, as in Kubernetes
 
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """A budget's arithmetic."""
+    """The counts of a budget."""
 
     expected: int
     healthy: int

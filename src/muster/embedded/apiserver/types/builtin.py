@@ -239,5 +239,5 @@ def _reviews() -> list[ResourceType]:
 
 
 def builtin_types() -> tuple[ResourceType, ...]:
-    """Make the built-in types; every server has its own."""
+    """Create the built-in types; each server has its own copies."""
     return (*_core(), *_groups())

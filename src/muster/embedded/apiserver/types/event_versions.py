@@ -1,4 +1,4 @@
-"""Events are stored as core/v1 and also served as events.k8s.io/v1: the same object with other field names.
+"""Converts Events between core/v1, in which they are stored, and events.k8s.io/v1.
 
 Source: k8s.io/api/events/v1 types, kubernetes pkg/apis/events/v1 conversion.
 """

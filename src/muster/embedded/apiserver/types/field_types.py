@@ -38,14 +38,14 @@ _MAY_BE_NULL: Final = ("t", "u", "a")
 
 
 class FieldTypeError(ValueError):
-    """A field holds a value of another type than the API gives it; the message names the field."""
+    """A field has a value of the wrong type; the message names the field."""
 
 
 def checked(obj: Obj, name: str) -> tuple[Obj, list[str]]:
     """Return the object without nulls and unknown fields, and the paths of the unknown fields.
 
     Args:
-        obj: an object or a part of one, returned as it is where nothing is to be dropped.
+        obj: an object or a part of one. It is returned itself if no field is dropped.
         name: its type in the field table, such as `core.v1.Pod`; other names are not checked.
 
     Raises:
@@ -83,7 +83,7 @@ def _type(kind: str, owner: str) -> Any:
     if kind[0] == "{":
         return dict[str, _type(kind[1:-1], owner)]  # type: ignore[misc]
     if kind == owner:
-        return dict[str, Any]  # a schema within a schema
+        return dict[str, Any]  # nested JSON schema
     return _struct(kind)
 
 
@@ -109,7 +109,7 @@ def _tidy(value: Any, kind: str, path: str, unknown: list[str]) -> Any:
 
 
 def _filled(item: Any, kind: str) -> Any:
-    """Return an entry of a list or a map; a null there is the type's zero."""
+    """Return an entry of a list or a map. A null becomes the zero value of its type."""
     if item is not None or kind in _MAY_BE_NULL:
         return item
     return _ZEROS[kind] if kind in _ZEROS else [] if kind[0] == "[" else {}

@@ -1,4 +1,4 @@
-"""Rules for names, labels, annotations and owner references, in the server's own words.
+"""Rules for names, labels, annotations and owner references, with kube-apiserver's messages.
 
 Source: k8s.io/apimachinery `pkg/util/validation`, `pkg/api/validation`.
 """
@@ -61,7 +61,7 @@ def subdomain_problems(value: str) -> list[str]:
 
 
 def path_segment_problems(value: str) -> list[str]:
-    """Problems of a name that only has to fit into a path (RBAC)."""
+    """Problems of a name that may be any path segment (RBAC)."""
     if value in (".", ".."):
         return [f"may not be '{value}'"]
     return [f"may not contain '{char}'" for char in "/%" if char in value]
@@ -131,7 +131,7 @@ def validate_labels(labels: Any, field: str) -> list[FieldError]:
 
 
 def validate_metadata(obj: Obj, name_problems: list[str]) -> list[FieldError]:
-    """Check the metadata of a new object whose name has these problems."""
+    """Check the metadata of a new object. `problems` are those of its name."""
     meta = section(obj, "metadata")
     errors = []
     if not meta.get("name"):
@@ -168,7 +168,7 @@ def validate_common(meta: Obj) -> list[FieldError]:
 
 
 def validate_metadata_update(new: Obj, old: Obj) -> list[FieldError]:
-    """Check the metadata of an update against what is stored."""
+    """Check the metadata of an update against the stored object."""
     meta, before = section(new, "metadata"), section(old, "metadata")
     errors = []
     if before.get("deletionTimestamp"):

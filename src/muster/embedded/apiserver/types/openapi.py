@@ -35,7 +35,7 @@ _SCALAR_SCHEMAS: Final[dict[str, Obj]] = {
 
 
 def answer(registry: Registry, request: Request) -> Response | None:
-    """Answer an OpenAPI request; None where the path is none."""
+    """Answer an OpenAPI request; None for another path."""
     path = request.path.rstrip("/")
     if path == "/openapi/v2":
         if "protobuf" in request.headers.get("accept", ""):
@@ -112,7 +112,7 @@ def _parameter(name: str) -> Obj:
 
 @functools.cache
 def _parts(name: str) -> tuple[str, ...]:
-    """Return the types that a type is made of, itself included."""
+    """Return a type and all types of its fields, recursively."""
     found, waiting = {name}, [name]
     while waiting:
         for field in field_table()[waiting.pop()].values():

@@ -1,4 +1,4 @@
-"""Subresources of pods: binding, eviction, and those a kubelet answers (log, exec, attach).
+"""Subresources of pods: binding, eviction, and those that a kubelet answers (log, exec, attach).
 
 Source: kubernetes pkg/registry/core/pod (strategy.go, storage/storage.go, storage/eviction.go).
 """
@@ -41,7 +41,7 @@ def _violates(why: str, retry_after_s: int = 0) -> StatusError:
 
 
 class PodSubresources:
-    """The subresources of pods, beside reading and writing."""
+    """The subresources of pods."""
 
     def __init__(self, context: Context, deletes: Deletes, pods: ResourceType) -> None:
         self._context = context
@@ -49,10 +49,10 @@ class PodSubresources:
         self._pods = pods
 
     def bind(self, namespace: str, name: str, body: Obj, *, dry_run: bool) -> Obj:
-        """Assign a pod to a node, once and for all.
+        """Bind a pod to a node.
 
         Raises:
-            StatusError: 404, or 409 where it is bound, going or another pod than meant.
+            StatusError: 404; or 409 if it is bound, being deleted, or has another UID.
         """
         target = section(body, "target")
         errors = []
@@ -91,10 +91,10 @@ class PodSubresources:
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     def evict(self, namespace: str, name: str, body: Obj, *, dry_run: bool) -> Obj:
-        """Delete a pod where its disruption budget allows.
+        """Delete a pod if its disruption budget allows it.
 
         Raises:
-            StatusError: 429 where the budget does not allow it, 409 where a precondition fails.
+            StatusError: 429 if the budget does not allow it, 409 if a precondition fails.
         """
         if section(body, "metadata").get("name", name) != name:
             raise bad_request("name in URL does not match name in Eviction object")
@@ -108,7 +108,7 @@ class PodSubresources:
             self._spend_budget(pod, name, dry_run=dry_run)
         self._deletes.delete(self._pods, item.key, name, rehearsal)
         if not dry_run:
-            self._mark_evicted(namespace, name)  # which makes another version of it
+            self._mark_evicted(namespace, name)  # this write changes its version
             options = DeleteOptions(asked.grace_s, asked.propagation, asked.uid)
             self._deletes.delete(self._pods, item.key, name, options)
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

@@ -1,4 +1,4 @@
-"""ResourceQuotas: what the pods of a namespace use, kept up to date by every write, and the refusal of too much.
+"""Counts what the pods of a namespace use, and refuses pods that exceed a ResourceQuota.
 
 Source: kubernetes pkg/quota/v1/evaluator/core/pods.go and the ResourceQuota admission plugin.
 """
@@ -20,7 +20,7 @@ STORAGE = "resourcequotas"
 
 
 def pod_usage(pod: Obj) -> Usage:
-    """Return what one pod counts: itself, and its containers' requests and limits; nothing once it has finished."""
+    """Return the usage of one pod: itself, and its containers' requests and limits; nothing if it has finished."""
     if section(pod, "status").get("phase") in ("Succeeded", "Failed"):
         return {"count/pods": 1}
     spec = section(pod, "spec")
@@ -62,7 +62,7 @@ class QuotaLedger:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._namespaces: dict[str, Usage] = {}
-        self.dirty: dict[str, None] = {}  # quotas (keys) whose status may be behind
+        self.dirty: dict[str, None] = {}  # keys of quotas whose status may be outdated
         store.listeners.append(self._changed)
 
     def used(self, namespace: str) -> Usage:
@@ -76,10 +76,10 @@ class QuotaLedger:
         return usage
 
     def admit(self, pod: Obj) -> None:
-        """Let a new pod in where every quota of its namespace has room.
+        """Check that every quota of the namespace has room for a new pod.
 
         Raises:
-            StatusError: 403, naming what is too much.
+            StatusError: 403, with the exceeded resource.
         """
         namespace = pod["metadata"]["namespace"]
         table = self._store.define(STORAGE)
@@ -116,7 +116,7 @@ class QuotaLedger:
                 raise forbidden("pods", "", name, why)
 
     def status_of(self, quota: Obj) -> Obj:
-        """Return the status a quota should have."""
+        """Compute the status of a quota."""
         hard = section(section(quota, "spec"), "hard")
         namespace = quota["metadata"]["namespace"]
         used = self._scoped_usage(namespace, quota) if _scoped(quota) else self.used(namespace)

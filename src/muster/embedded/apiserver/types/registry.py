@@ -1,4 +1,4 @@
-"""The kinds this server knows: names, verbs, selectable fields, and the strategy that defaults and validates them."""
+"""The registry of kinds: names, verbs, selectable fields, and the strategy of each kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ResourceType:
     list_kind: str = ""
     read_fields: FieldReader | None = None
     fields: tuple[str, ...] = ()  # field selectors besides metadata.name and metadata.namespace
-    known_fields_message: bool = True  # which of the server's two wordings refuses other fields
+    known_fields_message: bool = True  # which of kube-apiserver's two messages is used for other fields
     indexes: tuple[str, ...] = ()
     custom: bool = False
     storage_name: str = ""
@@ -59,7 +59,7 @@ class ResourceType:
 
     @property
     def storage(self) -> str:
-        """The store's table: shared by the versions of a kind."""
+        """The name of the store's table, which all versions of a kind share."""
         return self.storage_name or (f"{self.plural}.{self.group}" if self.group else self.plural)
 
     @property
@@ -108,7 +108,7 @@ def pod_fields(obj: Obj) -> dict[str, str]:
 
 
 def node_fields(obj: Obj) -> dict[str, str]:
-    """Nodes select on being cordoned; the other fields are for the controllers, which so need not decode nodes."""
+    """Nodes can be selected by spec.unschedulable. The other fields let controllers avoid decoding nodes."""
     spec, conditions = section(obj, "spec"), items(section(obj, "status"), "conditions")
     ready: Obj = next((item for item in conditions if item.get("type") == "Ready"), {})
     return {
@@ -120,18 +120,18 @@ def node_fields(obj: Obj) -> dict[str, str]:
 
 
 def namespace_fields(obj: Obj) -> dict[str, str]:
-    """Namespaces select on their phase."""
+    """Namespaces can be selected by their phase."""
     name = section(obj, "metadata").get("name")
     return {"status.phase": text(section(obj, "status").get("phase")), "name": text(name)}
 
 
 def secret_fields(obj: Obj) -> dict[str, str]:
-    """Secrets select on their type."""
+    """Secrets can be selected by their type."""
     return {"type": text(obj.get("type"))}
 
 
 def service_fields(obj: Obj) -> dict[str, str]:
-    """Services select on their address and type."""
+    """Services can be selected by their address and type."""
     spec = section(obj, "spec")
     return {"spec.clusterIP": text(spec.get("clusterIP")), "spec.type": text(spec.get("type"))}
 

@@ -30,7 +30,7 @@ _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not"})
 
 
 def prune(value: Any, schema: Obj, *, root: bool = True) -> list[str]:
-    """Drop what the schema does not name, in place; return the paths dropped."""
+    """Drop fields that are not in the schema, in place. Returns their paths."""
     dropped: list[str] = []
     _prune(value, schema, "", dropped, kept=_ALWAYS_KEPT if root else ())
     return dropped

@@ -1,4 +1,4 @@
-"""The rules of a kind: how it is defaulted, validated, changed and deleted. The base class serves plain kinds."""
+"""Strategies: how a kind is defaulted, validated, updated and deleted. The base class has the default behaviour."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Context:
     clock: Clock
     random: random.Random
     quotas: QuotaLedger
-    warnings: list[str] = dataclasses.field(default_factory=list)  # of the request being answered
+    warnings: list[str] = dataclasses.field(default_factory=list)  # of the present request
     patching: bool = False  # whether that is a PATCH
-    field_validation: str = "Warn"  # what the request being answered asks for
+    field_validation: str = "Warn"  # from the present request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +33,11 @@ class DeleteOptions:
     uid: str = ""
     version: str = ""
     dry_run: bool = False
-    accepted: bool = False  # answer 202 where the object does not go at once (orphanDependents=false)
+    accepted: bool = False  # answer 202 if the object is not removed at once (orphanDependents=false)
 
 
 class Strategy:
-    """A kind without peculiarities."""
+    """The behaviour of an ordinary kind."""
 
     generation = False  # metadata.generation counts changes of the spec
     unconditional_update = True  # a PUT without resourceVersion is allowed
@@ -47,10 +47,13 @@ class Strategy:
     path_names = False  # names may be anything that is one path segment
 
     def default(self, context: Context, obj: Obj) -> None:
-        """Fill in what is left out, on create and on update."""
+        """Set defaults, on create and on update."""
 
     def prepare_create(self, context: Context, obj: Obj) -> None:
-        """Set what the server owns on a new object; kinds with a status subresource drop a status sent along."""
+        """Set fields that the server owns on a new object.
+
+        Kinds with a status subresource drop a status in the request.
+        """
 
     def admit_create(self, context: Context, obj: Obj, dry_run: bool) -> None:
         """Refuse or complete a new object, as admission plugins do.
@@ -60,14 +63,14 @@ class Strategy:
         """
 
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
-        """Return what is wrong with an object about to be written."""
+        """Return the errors of an object before it is written."""
         return []
 
     def prepare_update(self, context: Context, new: Obj, old: Obj) -> None:
-        """Put back what an update may not touch."""
+        """Restore fields that an update must not change."""
 
     def prepare_status(self, context: Context, new: Obj, old: Obj) -> Obj:
-        """Return the object a write to the status subresource makes: the old one with the new status."""
+        """Return the result of a write to the status subresource: the old object with the new status."""
         result: Obj = {**old, "metadata": dict(old["metadata"])}
         if "status" in new:
             result["status"] = new["status"]
@@ -77,7 +80,7 @@ class Strategy:
         return result
 
     def validate_status(self, context: Context, obj: Obj, old: Obj) -> list[FieldError]:
-        """Return what is wrong with a status about to be written."""
+        """Return the errors of a status before it is written."""
         return []
 
     def spec_changed(self, new: Obj, old: Obj) -> bool:
@@ -85,5 +88,5 @@ class Strategy:
         return bool(new.get("spec") != old.get("spec"))
 
     def grace_s(self, obj: Obj, asked: int | None) -> int | None:
-        """Return how long a deletion waits, None where this kind knows no graceful deletion."""
+        """Return the grace period of a deletion; None if the kind has no graceful deletion."""
         return None

@@ -1,4 +1,4 @@
-"""Reads what clients send: JSON and YAML whose every value the rest of the server can take."""
+"""Parses request bodies in JSON and YAML, and refuses values that the rest of the server cannot handle."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import yaml
 from muster.embedded.objects import Obj
 
 NESTING_MAX: Final = 128
-"""Levels of lists and objects in a body. kube-apiserver takes 10,000; what reads objects here is recursive."""
+"""Most levels of lists and objects in a body. kube-apiserver allows 10,000; the functions here are recursive."""
 _decode = msgspec.json.Decoder().decode
 
 
 class BodyError(ValueError):
-    """A body that cannot be read; the message says why."""
+    """A body that cannot be parsed; the message says why."""
 
 
 def read_json(body: bytes) -> Any:
@@ -73,7 +73,7 @@ def _too_deep() -> BodyError:
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML as JSON: dates stay text, and aliases, which let a short text mean a huge one, are refused."""
+    """A YAML loader for JSON values: dates stay text. Aliases are refused, because they can expand to huge objects."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -26,10 +26,10 @@ _POLICIES = ("Background", "Foreground", "Orphan")
 
 
 def read_options(request: Request) -> DeleteOptions:
-    """Read a DELETE's options from its body, else from its query.
+    """Read the options of a DELETE from its body, else from its query.
 
     Raises:
-        StatusError: 400 or 422 where they make no sense.
+        StatusError: 400 or 422 if they are not valid.
     """
     body: Obj = {}
     if request.body.strip():
@@ -45,7 +45,7 @@ def options_of(body: Obj, request: Request | None = None) -> DeleteOptions:
     """Read DeleteOptions.
 
     Raises:
-        StatusError: 422 where they make no sense.
+        StatusError: 422 if they are not valid.
     """
     if body.get("kind") not in (None, "", "DeleteOptions"):
         raise bad_request(f"DeleteOptions are wanted, not a {body['kind']}")
@@ -82,16 +82,16 @@ def options_of(body: Obj, request: Request | None = None) -> DeleteOptions:
 
 
 class Deletes:
-    """The removing verb."""
+    """The verb that deletes."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def delete(self, resource: ResourceType, key: str, name: str, options: DeleteOptions) -> tuple[Obj, bool]:
-        """Delete an object or begin to; return its last state and whether it is gone.
+        """Delete an object, or begin its deletion. Returns its last state, and whether it is removed.
 
         Raises:
-            StatusError: 404, or 409 where a precondition fails.
+            StatusError: 404; or 409 if a precondition fails.
         """
         item = self._context.store.define(resource.storage).items.get(key)
         if item is None:

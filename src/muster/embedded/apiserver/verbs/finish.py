@@ -1,4 +1,4 @@
-"""Writes objects for clients: unchanged, in another version, as PartialObjectMetadata, or as a row of a Table."""
+"""Formats objects for clients: unchanged, in another version, as PartialObjectMetadata, or as rows of a Table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 
 def convert(resource: ResourceType, obj: Obj) -> Obj:
-    """Turn a stored object into the version of the path it was asked for."""
+    """Convert a stored object to the version of the request's path."""
     return event_versions.to_events_v1(obj) if resource.group == "events.k8s.io" else obj
 
 
@@ -45,7 +45,7 @@ class PartialView:
 
 
 class TableView:
-    """Each object as a Table of one row; the columns ride on the first one only, as from kube-apiserver."""
+    """Each object as a Table of one row. Only the first Table has the columns, as in kube-apiserver."""
 
     key: str | None = None
 
@@ -71,7 +71,7 @@ class Form:
 
 @functools.lru_cache(maxsize=64)
 def accepted(header: str) -> Form | None:
-    """Read the Accept header; None where we can serve nothing it names."""
+    """Parse the Accept header; None if it names no supported format."""
     if not header:
         return Form()
     for clause in header.split(","):

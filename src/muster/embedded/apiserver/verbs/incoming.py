@@ -1,4 +1,4 @@
-"""Checks objects from clients against the field table: 400 for a wrong type, unknown fields as the request asks."""
+"""Checks the fields of clients' objects. A wrong type is an error (400); for unknown fields the request decides."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from muster.embedded.objects import Obj, encode
 
 
 def typed(obj: Obj, api_version: str, kind: str) -> Obj:
-    """Return the object of a built-in kind less unknown fields.
+    """Return the object of a built-in kind without unknown fields.
 
     Raises:
-        StatusError: 400 where a field has another type.
+        StatusError: 400 if a field has the wrong type.
     """
     try:
         return checked(obj, type_name(api_version, kind))[0]
@@ -24,14 +24,14 @@ def typed(obj: Obj, api_version: str, kind: str) -> Obj:
 
 
 def received(context: Context, obj: Obj, api_version: str, kind: str, part: str = "") -> Obj:
-    """Return what a client sent as an object of a built-in kind, less unknown fields, which are reported.
+    """Return a client's object of a built-in kind without unknown fields. Unknown fields are reported.
 
     Args:
         context: the request being answered.
         obj: the object.
         api_version: its version, which names the type with `kind`.
         kind: its kind.
-        part: the type of a part, such as `meta.v1.ObjectMeta`, where `obj` is only that.
+        part: the type, such as `meta.v1.ObjectMeta`, if `obj` is only a part of an object.
 
     Raises:
         StatusError: 400 for a field of another type and, under strict validation, for an unknown one; 422 in a patch.
@@ -48,7 +48,7 @@ def received(context: Context, obj: Obj, api_version: str, kind: str, part: str 
 
 
 def report_unknown(context: Context, obj: Obj, version: str, kind: str, paths: Sequence[str]) -> None:
-    """Refuse unknown fields, warn of them or say nothing, as the request's fieldValidation asks.
+    """Refuse unknown fields, warn about them, or ignore them, as the request's fieldValidation asks.
 
     Raises:
         StatusError: 400 under strict validation, 422 in a patch.

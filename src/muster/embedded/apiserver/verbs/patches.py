@@ -23,7 +23,7 @@ def json_patch(document: Obj, operations: Any) -> Obj:
     """Apply a JSON patch to a copy of the document.
 
     Raises:
-        StatusError: 400 for a malformed patch, 422 where an operation does not apply.
+        StatusError: 400 for a malformed patch, 422 if an operation cannot be applied.
     """
     if not isinstance(operations, list):
         raise bad_request("error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch")
@@ -147,7 +147,7 @@ def _replace(document: Any, path: list[str], value: Any) -> Any:
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch; a null removes."""
+    """Apply a JSON merge patch; null removes a field."""
     if not isinstance(patch, dict):
         return copy(patch)
     result = dict(document) if isinstance(document, dict) else {}
@@ -184,7 +184,7 @@ def change_for(content_type: str, body: bytes, *, custom: bool) -> Callable[[Obj
 
 
 def _strategic(obj: Obj, patch: Obj) -> Obj:
-    """Apply a strategic merge patch; a directive with a value of another type than it takes is refused."""
+    """Apply a strategic merge patch. A directive with a value of the wrong type is refused."""
     try:
         merged = strategic_merge(obj, patch)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -209,9 +209,9 @@ def _decode_yaml(body: bytes) -> Obj:
 
 
 def applied_object(body: bytes) -> Obj:
-    """Return the object a server-side apply carries.
+    """Return the object in the body of a server-side apply.
 
     Raises:
-        StatusError: 400 where the body is none.
+        StatusError: 400 if the body is not an object.
     """
     return _decode_yaml(body)

@@ -1,7 +1,7 @@
-"""Kubernetes' protobuf bodies, read only: kubectl sends its typed creates and evictions so. Answers are always JSON.
+"""Decodes Kubernetes' protobuf bodies, in which kubectl sends its typed creates and evictions. Answers are JSON.
 
 Field numbers come from the `generated.proto` files of k8s.io/api and k8s.io/apimachinery. Only the kinds that kubectl
-and drain send are listed; others are refused with 415, which names the formats that are taken.
+sends are listed. Others are refused with 415, and the answer names the accepted formats.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def decode_body(body: bytes) -> Obj:
     """Decode a request body in Kubernetes' protobuf envelope.
 
     Raises:
-        StatusError: 400 where it is malformed, 415 for a kind that is not read here.
+        StatusError: 400 if it is malformed, 415 for a kind that is not supported.
     """
     if not body.startswith(_MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")

@@ -40,7 +40,7 @@ TOO_OLD_CONTINUE = (
 
 
 class Reads:
-    """The reading verbs."""
+    """The verbs that read."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -56,7 +56,7 @@ class Reads:
         return self.render(resource, found.object(), request)
 
     def render(self, resource: ResourceType, obj: Obj, request: Request, code: int = 200) -> Response:
-        """Answer with one object in the form asked for."""
+        """Answer with one object in the requested form."""
         form = _form(request)
         obj = convert(resource, obj)
         if form.name == "Table":
@@ -88,7 +88,7 @@ class Reads:
         return Response(200, head + b",".join([view.encode(item) for item in found]) + b"]}")
 
     def select_items(self, resource: ResourceType, selection: Selected) -> list[Item]:
-        """Return what is selected now, in key order; indexed fields are not scanned for."""
+        """Return the selected objects in key order. For an indexed field, only the index is read."""
         return list(self._matching(self._table(resource), selection))
 
     def watch(self, resource: ResourceType, namespace: str, request: Request) -> WatchResponse | Response:

@@ -1,4 +1,4 @@
-"""Label and field selectors of a request, as a selection that the store and the watch hub can index."""
+"""Converts a request's label and field selectors to a selection, for which the store can use its indexes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _fields(text: str) -> FieldSelector:
     return parse_field_selector(text)
 
 
-FieldTerm = tuple[str, bool, str]  # field, wanted equal, value
+FieldTerm = tuple[str, bool, str]  # (field, whether it must be equal, value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Selected:
 
     @functools.cached_property
     def bucket(self) -> Bucket:
-        """The narrowest bucket: an indexed field, one object, a namespace."""
+        """The smallest bucket with all selected objects: of an indexed field, one object, or a namespace."""
         wanted = {field: value for field, equal, value in self.fields if equal}
         for index in self.indexes:
             if index in wanted:
@@ -83,7 +83,7 @@ def select(resource: ResourceType, namespace: str, labels: str, fields: str) -> 
     """Make the selection of a list, watch or deletecollection.
 
     Raises:
-        StatusError: 400 where a selector cannot be parsed or a field is not selectable for this kind.
+        StatusError: 400 if a selector cannot be parsed, or a field is not selectable for this kind.
     """
     try:
         label_selector, field_selector = _labels(labels), _fields(fields)
@@ -107,7 +107,7 @@ _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
 def label_selector_of(selector: Obj | None) -> Selector:
-    """Read a LabelSelector object; None selects nothing, an empty one everything."""
+    """Parse a LabelSelector object. None selects no object, an empty one selects all."""
     if selector is None:
         return NOTHING
     equal = [Requirement(key, "In", (value,)) for key, value in section(selector, "matchLabels").items()]

@@ -36,7 +36,7 @@ _SETS = frozenset({"finalizers", "podCIDRs"})  # lists of plain values that merg
 
 
 def merge_key(name: str, parent: str) -> str:
-    """Return the key by which a list merges, empty where it is replaced."""
+    """Return the merge key of a list; empty if the list is replaced."""
     if name == "ports":
         return _PORT_KEYS.get(parent, "")
     return _MERGE_KEYS.get(name, "")
@@ -123,6 +123,6 @@ def _ordered(values: list[Any], order: list[Any], key: str) -> list[Any]:
 
 
 def _interleave(values: list[Any], listed: list[Any], wanted: list[Any], identity: Any) -> list[Any]:
-    # items that the order does not name keep their place among the rest
+    # items that are not in the given order keep their relative positions
     queue = iter(listed)
     return [next(queue) if identity(item) in wanted else item for item in values]

@@ -1,4 +1,4 @@
-"""An open watch: the frames it sends, bookmarks among them, until it ends."""
+"""An open watch: its events and bookmarks until it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WatchResponse:
         self._next_bookmark = self._loop.time() + BOOKMARK_INTERVAL_S
 
     async def batch(self) -> bytes | None:
-        """Return the next frames in one piece, None once the watch has ended."""
+        """Return the next frames as one piece of bytes; None when the watch has ended."""
         if self._first:
             frames, self._first = self._first, []
             return b"".join([*frames, *self._watcher.take()])
@@ -63,7 +63,7 @@ class WatchResponse:
             yield batch
 
     def close(self) -> None:
-        """Give the watch up."""
+        """Close the watch."""
         self._watcher.close()
 
 

@@ -35,13 +35,13 @@ def key_of(namespace: str, name: str) -> str:
 
 
 class Writes:
-    """The creating and changing verbs; `Deletes` removes."""
+    """The verbs that create and update."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def create(self, resource: ResourceType, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
-        """Create an object as a client asked for; return it as stored.
+        """Create a client's object, and return the stored object.
 
         Raises:
             StatusError: it is refused.
@@ -93,7 +93,7 @@ class Writes:
         dry_run: bool = False,
         create_with: Obj | None = None,
     ) -> tuple[Obj, bool]:
-        """Change an object through `change`, which gets a copy of what is stored; return it and whether it is new.
+        """Update an object by `change`, which gets a copy of the stored one. Returns the object, and whether it is new.
 
         Raises:
             StatusError: it is refused.
@@ -112,7 +112,7 @@ class Writes:
         return self.commit(resource, item, new, old, dry_run=dry_run), False
 
     def commit(self, resource: ResourceType, item: Item, new: Obj, old: Obj, *, dry_run: bool = False) -> Obj:
-        """Store a changed object where it differs; an object that only waited for its finalizers goes now."""
+        """Store an object if it changed. If it is being deleted and has no finalizers left, remove it."""
         if new == old:
             return old
         if dry_run:
@@ -125,10 +125,10 @@ class Writes:
         return self._store(resource, item.key, new)
 
     def incoming(self, resource: ResourceType, namespace: str, obj: Obj) -> Obj:
-        """Check what a client sent against the path, and bring it into the stored version.
+        """Check a client's object against the path, and convert it to the stored version.
 
         Raises:
-            StatusError: 400 where it is another kind or another namespace.
+            StatusError: 400 for another kind or another namespace.
         """
         for name in ("apiVersion", "kind"):
             if not isinstance(obj.get(name, ""), str | None):

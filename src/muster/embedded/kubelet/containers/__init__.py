@@ -1,1 +1,1 @@
-"""Containers as processes: started, probed, limited, ended."""
+"""Containers as processes: start, probes, limits, end."""

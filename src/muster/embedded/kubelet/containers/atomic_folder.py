@@ -1,4 +1,4 @@
-"""Folders whose files change all at once, as the kubelet's own ConfigMap and Secret volumes do."""
+"""Folders whose files change atomically, as in the kubelet's ConfigMap and Secret volumes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Payload = Mapping[str, tuple[bytes, int]]
 
 
 def write_atomically(folder: Path, payload: Payload) -> bool:
-    """Make `folder` hold exactly `payload`; readers see the old files or the new ones, never a mixture.
+    """Replace the content of `folder` by `payload`. Readers see either all old files or all new ones.
 
-    The files lie in a folder of their own that the symbolic link `..data` names; replacing that link is the switch.
+    The files are in a separate folder, to which the symbolic link `..data` points. Replacing the link is atomic.
 
     Returns:
         Whether anything changed.

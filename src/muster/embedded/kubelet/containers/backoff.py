@@ -1,4 +1,4 @@
-"""Delays between restarts of a container that keeps ending.
+"""Delays between restarts of a container that fails repeatedly.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-restarts
 """

@@ -1,4 +1,4 @@
-"""Limits on containers through control groups, where this process may make them (version 1 or 2)."""
+"""Limits containers by control groups (version 1 or 2), if this process may create them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class ContainerGroup:
-    """The control groups of one container; none where nothing is limited."""
+    """The control groups of one container; none without limits."""
 
     folders: tuple[Path, ...] = ()
 
     @property
     def join(self) -> list[str]:
-        """The files that a process writes its id to."""
+        """The files to which a process must write its id."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def out_of_memory(self) -> bool:
@@ -38,7 +38,7 @@ class ContainerGroup:
         return False
 
     def remove(self) -> None:
-        """Remove the groups; the kernel takes a moment after the last process."""
+        """Remove the groups, with retries: the kernel needs a moment after the end of the last process."""
         for folder in self.folders:
             for _ in range(50):
                 try:
@@ -52,21 +52,21 @@ class ContainerGroup:
 
 
 class ControlGroups:
-    """Makes groups below the kubelet's own, once the first container has a limit; says once where it may not.
+    """Creates groups below the kubelet's own when the first container has a limit. Logs once if it may not.
 
     Attributes:
-        name: what the node's group is called.
+        name: name of the node's group.
     """
 
     def __init__(self, cluster_id: str, node: str) -> None:
-        """Nothing is made yet."""
+        """Create the manager; `container` creates groups."""
         self.name = _name(cluster_id, node)
         self._bases: dict[str, Path] = {}
         self._unified = False
         self._looked = False
 
     def container(self, container_id: str, memory_bytes: int, processes: int) -> ContainerGroup:
-        """Make the groups of a container with these limits; 0 means unlimited."""
+        """Create the groups of a container with these limits; 0 means unlimited."""
         wanted = {"memory": memory_bytes, "pids": processes}
         folders: list[Path] = []
         if any(wanted.values()) and not self._looked:
@@ -92,7 +92,7 @@ class ControlGroups:
             _remove(base)
 
     def _look(self) -> None:
-        """Make a group for the whole node, for each controller that can be had."""
+        """Create a group for the whole node, for each available controller."""
         self._looked = True
         try:
             self._find(self.name)
@@ -130,7 +130,7 @@ class ControlGroups:
 
 
 def remove_control_groups(cluster_id: str, node: str | None = None) -> None:
-    """Remove the groups that killed kubelets of a cluster left, of one node or of all, once nothing is in them."""
+    """Remove empty groups of killed kubelets of a cluster, of one node or of all."""
     pattern = _name(cluster_id, node) if node is not None else f"{_name(cluster_id, '').rpartition('-')[0]}-*"
     own = _own_groups()
     for parent in {_ROOT / own.get("", ""), *(_ROOT / each / own.get(each, "") for each in _CONTROLLERS)}:
@@ -143,7 +143,7 @@ def _name(cluster_id: str, node: str) -> str:
 
 
 def _own_groups() -> dict[str, str]:
-    """This process's group for each controller; "" is version 2."""
+    """Return this process's group for each controller; "" stands for version 2."""
     own = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

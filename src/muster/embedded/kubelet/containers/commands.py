@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from muster.embedded.kubelet.containers.process import Process, StartError
 from muster.embedded.kubelet.containers.running import RunningContainer
 
-_MOST_BYTES = 10240  # what the kubelet keeps of a probe's output
+_MOST_BYTES = 10240  # how much of a probe's output the kubelet keeps
 
 
 class CommandError(Exception):

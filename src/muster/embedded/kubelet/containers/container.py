@@ -1,4 +1,4 @@
-"""One container of a pod: made, started, probed, restarted, ended."""
+"""Runs one container of a pod: start, probes, restarts and end."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from muster.kube.objects.pod import Pod
 _CONFIG_RETRY_S = 2.0
 _CONFIG_RETRY_LONGEST_S = 30.0
 _SHIM_DEADLINE_S = 15.0
-_AFTER_HOOK_S = 2.0  # the kubelet leaves this much to the container whatever the hook took
+_AFTER_HOOK_S = 2.0  # least time for the container after its preStop hook, as in the kubelet
 
 
 class ContainerRunner:
-    """Runs one container for as long as its pod wants it.
+    """Runs one container until its pod ends it.
 
     Attributes:
-        spec: what it is.
-        status: what to report of it.
+        spec: the container.
+        status: its status to report.
         process: its main process, while it runs.
-        started: set once it started (its startup probe succeeded).
+        started: set when it has started (its startup probe succeeded).
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class ContainerRunner:
             spec: the container.
             policy: Always, OnFailure or Never.
             changed: called after each change of `status`.
-            before: what was last reported of it, where the kubelet takes up a pod again.
+            before: its last reported status, if the kubelet was restarted.
             runs_to_end: it is an init container, which is ready when it succeeded.
-            first_reason: why it waits at first.
+            first_reason: reason of its first waiting state.
         """
         self.spec = spec
         self.process: Process | None = None
@@ -106,17 +106,17 @@ class ContainerRunner:
         return self._context.ip
 
     def end_soon(self, grace: Grace, message: str) -> None:
-        """Begin to end it, without waiting."""
+        """Begin to end the container, without waiting."""
         self._ending_soon = asyncio.create_task(self.end(grace, message))
 
     @property
     def done(self) -> bool:
-        """Returns whether it ended for good."""
+        """Returns whether it ended and is not restarted."""
         ended = self.status.state.terminated if self.status.state else None
         return ended is not None and not self._restarts(ended.exit_code)
 
     async def run(self) -> ContainerStateTerminated:
-        """Run until it ended for good; returns how."""
+        """Run until it ends without a restart. Returns how it ended."""
         ended = self.status.state.terminated if self.status.state else None
         if ended is not None and self.done:
             return ended
@@ -141,7 +141,10 @@ class ContainerRunner:
             again = True
 
     async def end(self, grace: Grace, message: str = "") -> None:
-        """End it: preStop hook, SIGTERM, and SIGKILL when the grace is over. Returns when nothing of it is left."""
+        """End the container: preStop hook, SIGTERM, and SIGKILL after the grace period.
+
+        Returns when all its processes ended.
+        """
         process = self.process
         if process is None:
             return
@@ -172,7 +175,7 @@ class ContainerRunner:
         return self._policy == "Always" or (self._policy == "OnFailure" and exit_code != 0)
 
     async def _run_once(self, again: bool) -> tuple[ContainerStateTerminated, float]:
-        """Start it and wait for its end. Returns how it ended and for how many seconds it ran."""
+        """Start it and wait for its end. Returns how it ended, and after how many seconds."""
         launched = await self._prepare()
         restarts = self.status.restart_count + 1 if again else self.status.restart_count
         last = self.status.last_state
@@ -216,7 +219,7 @@ class ContainerRunner:
         return ended, time.monotonic() - self._running_since
 
     def set_probed(self, *, started: bool | None = None, ready: bool | None = None) -> None:
-        """Take what a probe found."""
+        """Store the result of a probe."""
         before = self.status
         if started is not None:
             self.status = msgspec.structs.replace(self.status, started=started)
@@ -227,7 +230,7 @@ class ContainerRunner:
             self._changed()
 
     async def _prepare(self) -> launch.Launch:
-        """Prepares the start; tries again while its configuration is incomplete."""
+        """Prepare the start, with retries while its configuration is incomplete."""
         retry_s = _CONFIG_RETRY_S
         while True:
             try:
@@ -253,7 +256,7 @@ class ContainerRunner:
             await self.end(Grace(grace_s), f"FailedPostStartHook for container {self.spec.name}")
 
     async def _ended(self, process: Process) -> ContainerStateTerminated:
-        """Wait for an end and take note of it once, however many wait; returns what is reported."""
+        """Wait for the end, and record it once even if several callers wait. Returns the reported end."""
         if process not in self._endings:
             self._endings = {process: asyncio.create_task(self._take_end(process))}
         return await asyncio.shield(self._endings[process])
@@ -278,7 +281,7 @@ class ContainerRunner:
         return self._terminated(exited.code, reason, message, running.started_at if running else None, finished)
 
     async def _sweep(self, container_id: str) -> None:
-        """End what a killed shim may have left."""
+        """End processes that a killed shim may have left."""
         settings = self._context.services.settings
         uid = self._context.pod.uid
         try:
@@ -318,7 +321,7 @@ class ContainerRunner:
         self._changed()
 
     def _trim_logs(self) -> None:
-        """Keep the log before this one, and no older."""
+        """Remove all logs before the previous one."""
         for file in log_files(self._context.log_folder(self.spec.name)):
             if int(file.stem) < self.status.restart_count - 1:
                 for path in (*rotated_logs(str(file)), str(file)):

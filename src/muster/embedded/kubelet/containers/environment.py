@@ -1,4 +1,4 @@
-"""The environment of a container: what the pod says, and the little that the machine adds."""
+"""Builds the environment of a container from the pod and the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ConfigError(Exception):
-    """A container's configuration cannot be made; becomes CreateContainerConfigError."""
+    """A container's configuration is not valid or incomplete; reported as CreateContainerConfigError."""
 
 
 def machine_environment(folder: Path) -> dict[str, str]:
@@ -36,7 +36,7 @@ async def declared_environment(
 ) -> dict[str, str]:
     """The variables that the pod declares, in order, on top of `services`; raises ConfigError.
 
-    Later ones win, `env` over `envFrom`, and `$(NAME)` refers to what came before.
+    Later ones override earlier ones, `env` overrides `envFrom`, and `$(NAME)` refers to earlier variables.
     """
     found = dict(services)
     for source in container.env_from:

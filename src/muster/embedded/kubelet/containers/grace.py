@@ -1,4 +1,4 @@
-"""A deadline for ending something, which may move closer while it runs."""
+"""A grace period, which can be shortened while it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Grace:
-    """Seconds left to end in peace, on the monotonic clock."""
+    """The rest of a grace period, by the monotonic clock."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -16,17 +16,17 @@ class Grace:
 
     @property
     def left_s(self) -> float:
-        """Seconds left; 0 when over."""
+        """The remaining seconds; 0 at the end."""
         return max(0.0, self._end - time.monotonic())
 
     def shorten(self, seconds: float) -> None:
-        """End `seconds` from now, where that is earlier."""
+        """End `seconds` from now, if that is earlier."""
         if time.monotonic() + seconds < self._end:
             self._end = time.monotonic() + seconds
             self._moved.set()
 
     async def wait(self, future: asyncio.Future[Any]) -> bool:
-        """Wait for `future` to be done, as long as there is time; False where it was not."""
+        """Wait for `future` until the end of the grace period. Returns whether it is done."""
         while not future.done() and self.left_s > 0:
             self._moved.clear()
             moved = asyncio.create_task(self._moved.wait())

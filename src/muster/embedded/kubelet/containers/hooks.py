@@ -1,4 +1,4 @@
-"""postStart and preStop hooks.
+"""Runs postStart and preStop hooks.
 
 Source: https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/
 """
@@ -18,7 +18,7 @@ class HookError(Exception):
 
 
 async def run_hook(runner: RunningContainer, hook: LifecycleHandler) -> None:
-    """Run a hook to its end; raises HookError. The caller bounds how long it may take."""
+    """Run a hook to its end; raises HookError. The caller limits the time."""
     try:
         if hook.exec is not None:
             code, output = await run_command(runner, hook.exec.command, None)

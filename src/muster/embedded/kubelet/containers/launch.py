@@ -1,4 +1,4 @@
-"""From a container of the API to a process of this machine: what to run, as whom, where, with which environment."""
+"""Converts a container to a process of this machine: command, user, folder and environment."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SERVICE_ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class CreateError(Exception):
-    """A container cannot be made; becomes CreateContainerError."""
+    """A container cannot be created; reported as CreateContainerError."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One start of a container, decided.
+    """The settings of one start of a container.
 
     Attributes:
         container_id: new for each start.
-        argv, env, cwd: what runs, with real paths.
-        translator: mount paths to real ones, for commands executed later.
-        message_file: where its termination message goes.
+        argv, env, cwd: command, environment and folder, with real paths.
+        translator: converts mount paths to real paths, for later commands.
+        message_file: the file of its termination message.
         group: its control groups.
         netns, tty, uid, gid, groups: as in ProcessSpec.
     """
@@ -53,12 +53,12 @@ class Launch:
     groups: Sequence[int] | None
 
     def process_spec(self, *, log: str, log_max_bytes: int, log_max_files: int) -> ProcessSpec:
-        """The container's main process, and where its output goes."""
+        """Return the container's main process with its log."""
         spec = self._spec(self.argv, log=log, stdio=None, tty=self.tty)
         return dataclasses.replace(spec, log_max_bytes=log_max_bytes, log_max_files=log_max_files)
 
     def command_spec(self, argv: Sequence[str], stdio: tuple[int, int, int], *, tty: bool = False) -> ProcessSpec:
-        """Another process in the container."""
+        """Return another process in the container."""
         return self._spec([self.translator.text(part) for part in argv], log=None, stdio=stdio, tty=tty)
 
     def _spec(
@@ -137,7 +137,7 @@ async def prepare(context: PodContext, container: Container, container_id: str) 
 def _devices(context: PodContext, container: Container) -> Sequence[int]:
     """Returns the pod's GPUs that a container may use.
 
-    Main containers share them out; an init container runs before them and may use the same ones.
+    They are divided among the main containers. An init container runs earlier and may use the same GPUs.
     """
     resource = context.services.settings.gpu_resource
     before = 0

@@ -1,4 +1,4 @@
-"""Startup, liveness and readiness probes of one running container.
+"""Runs the startup, liveness and readiness probes of a container.
 
 Source: https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/
 """
@@ -18,14 +18,14 @@ from muster.kube.objects.container import Probe
 
 
 class ContainerProbes:
-    """Probes a container from one start to its end; each start has its own.
+    """Probes a container during one start; each start has a new object.
 
     Attributes:
         startup, readiness: whether it has such probes.
     """
 
     def __init__(self, runner: RunningContainer, context: PodContext) -> None:
-        """Nothing is probed yet."""
+        """Create the probes; `start` begins."""
         self._runner = runner
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
@@ -37,7 +37,7 @@ class ContainerProbes:
         self._spawn(self._run())
 
     def stop(self) -> None:
-        """Stop; does not wait, and may be called by a probe itself."""
+        """Stop without waiting; a probe itself may call this."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -53,7 +53,7 @@ class ContainerProbes:
             self._spawn(self._readiness(spec.readiness_probe))
 
     async def _until(self, probe: Probe, kind: str, wanted: bool | None) -> None:
-        """Probe until it succeeds (`wanted` True) or, failing too often, the container has to go."""
+        """Probe until success (`wanted` True), or until the container must be restarted after too many failures."""
         await asyncio.sleep(probe.initial_delay_seconds)
         good = bad = 0
         while True:
@@ -65,7 +65,7 @@ class ContainerProbes:
                 good, bad = 0, bad + 1
                 if bad >= (probe.failure_threshold or 3):
                     self._end_container(probe, kind)
-                    await asyncio.Event().wait()  # this start is over; nothing waits for its probes
+                    await asyncio.Event().wait()  # this start has ended, and no caller waits for its probes
             await asyncio.sleep(probe.period_seconds or 10)
 
     async def _readiness(self, probe: Probe) -> None:

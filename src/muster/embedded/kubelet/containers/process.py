@@ -1,4 +1,4 @@
-"""Processes of containers, as the kubelet holds them: started under a shim each, ended with everything below them."""
+"""Processes of containers: each runs below a shim, and ends together with all its descendants."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _LINE_LIMIT_BYTES = 1 << 20
 
 
 class StartError(Exception):
-    """A program could not be run; the message is what a container's status says."""
+    """A program could not be run; the message is used in the container's status."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """What a shim runs.
+    """The program that a shim runs.
 
     Attributes:
         argv: the program and its arguments.
         env: its whole environment.
         cwd: the folder it starts in.
-        log: where its output goes, for containers.
-        log_max_bytes, log_max_files: when the log is rotated, and how many files are kept.
-        stdio: file descriptors for its stdin, stdout and stderr instead, for exec.
-        tty: give it a terminal of its own (with `stdio`, that one must be a terminal).
+        log: the log file, for containers.
+        log_max_bytes, log_max_files: size of the log for rotation, and number of files.
+        stdio: file descriptors for stdin, stdout and stderr instead of a log, for exec.
+        tty: give it a new terminal (with `stdio`, that must be a terminal).
         cgroups: `cgroup.procs` files it joins.
         netns: the network namespace it enters; "" for none.
-        uid, gid, groups: who it runs as; None leaves ours.
+        uid, gid, groups: its user and groups; None: those of the kubelet.
     """
 
     argv: Sequence[str]
@@ -69,7 +69,7 @@ class Exit:
 
 
 class Process:
-    """A running main process. `exited` is done when it and everything below it is gone."""
+    """A running main process. `exited` is done when it and all its descendants have ended."""
 
     def __init__(self, shim: asyncio.subprocess.Process, pid: int) -> None:
         """Use `start`."""
@@ -80,7 +80,7 @@ class Process:
 
     @classmethod
     async def start(cls, spec: ProcessSpec) -> Process:
-        """Run `spec`; raises StartError where that is impossible. The descriptors in `stdio` stay the caller's."""
+        """Run `spec`. Raises StartError. The caller keeps the descriptors in `stdio`."""
         shim = await _spawn(spec)
         request: dict[str, Any] = dataclasses.asdict(spec)
         request["parent"] = os.getpid()
@@ -98,7 +98,7 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 shim.kill()
             with contextlib.suppress(ConnectionError):
-                await asyncio.shield(asyncio.ensure_future(shim.communicate()))  # its pipes close as well
+                await asyncio.shield(asyncio.ensure_future(shim.communicate()))  # its pipes close too
             SHIMS.discard(shim.pid)
             if isinstance(error, TimeoutError | ConnectionError | ValueError):
                 raise StartError(f"the shim did not start the program: {error!r}") from error
@@ -109,11 +109,11 @@ class Process:
         self._say({"signal": number})
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill the process and its descendants at once."""
         self._say({"kill": True})
 
     def kill_shim(self) -> None:
-        """End a shim that does not answer; the caller sweeps up what it leaves."""
+        """Kill a shim that does not answer. The caller must end its remaining processes."""
         with contextlib.suppress(ProcessLookupError):
             self._shim.kill()
 
@@ -134,12 +134,12 @@ class Process:
         SHIMS.discard(self._shim.pid)
         if self._shim.stdin is not None:
             self._shim.stdin.close()
-        if not self.exited.done():  # a shim that was killed took its main process with it
+        if not self.exited.done():  # when a shim is killed, its main process ends too
             self.exited.set_result(result or Exit(128 + signal.SIGKILL, signal.SIGKILL, time.time(), swept=False))
 
 
 SHIMS: set[int] = set()
-"""The process ids of all shims of this kubelet: its children that are meant to be."""
+"""The process ids of all shims of this kubelet: its only expected children."""
 
 _spawning = 0
 
@@ -174,9 +174,9 @@ async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
 
 
 async def run_helper(argv: Sequence[str], timeout_s: float = 30.0) -> tuple[int, str]:
-    """Run a short program of this machine; returns its exit code and what it said."""
+    """Run a short program of this machine. Returns its exit code and output."""
     global _spawning
-    _spawning += 1  # the child is not an orphan
+    _spawning += 1  # the child must not count as an orphan
     try:
         program = await asyncio.create_subprocess_exec(
             *argv,

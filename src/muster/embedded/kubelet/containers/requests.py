@@ -1,4 +1,4 @@
-"""Network requests of probes and hooks, as the kubelet makes them."""
+"""Makes network requests for probes and hooks, as the kubelet does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_BYTES = 10240
 
 
 class ProbeFailed(Exception):
-    """The answer was no; the message says what came instead."""
+    """The probe failed; the message says why."""
 
 
 async def http_get(action: HTTPGetAction, pod_ip: str, ports: Sequence[ContainerPort], timeout_s: float) -> None:
@@ -49,7 +49,7 @@ async def tcp_connect(action: TCPSocketAction, pod_ip: str, ports: Sequence[Cont
 
 
 def port_number(port: int | str, ports: Sequence[ContainerPort]) -> int:
-    """The number of a port given by number or by name; raises ProbeFailed where nothing has that name."""
+    """Return the number of a port given by number or name. Raises ProbeFailed for an unknown name."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
     for declared in ports:
@@ -60,7 +60,10 @@ def port_number(port: int | str, ports: Sequence[ContainerPort]) -> int:
 
 @functools.cache
 def _unchecked() -> ssl.SSLContext:
-    """Believes every certificate; loading the system's authorities for each probe would take most of its time."""
+    """Return a TLS context that accepts every certificate.
+
+    Loading the system's authorities for each probe would be slow.
+    """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     return tls

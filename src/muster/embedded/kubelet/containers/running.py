@@ -1,4 +1,4 @@
-"""What hooks and probes use of the container that they run for."""
+"""The interface of a container for its hooks and probes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from muster.kube.objects.container import Container
 
 
 class RunningContainer(Protocol):
-    """A container that may run now.
+    """A container that may be running.
 
     Attributes:
-        spec: what it is.
+        spec: the container.
         process: its main process, while it runs.
-        launched: how that was started.
+        launched: the settings of its start.
         sessions: other processes in the container, which end with it.
     """
 
@@ -30,7 +30,7 @@ class RunningContainer(Protocol):
         """The pod's address."""
 
     def end_soon(self, grace: Grace, message: str) -> None:
-        """Begin to end it, without waiting."""
+        """Begin to end the container, without waiting."""
 
     def set_probed(self, *, started: bool | None = None, ready: bool | None = None) -> None:
-        """Take what a probe found."""
+        """Store the result of a probe."""

@@ -10,15 +10,15 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-_BEGINS = r"(?:(?<=://)|(?<![\w./~$}-]))"  # no path character before it, save that of a URL's scheme
+_BEGINS = r"(?:(?<=://)|(?<![\w./~$}-]))"  # no path character before it, except after a URL's scheme
 _ENDS = r"(?![\w-]|\.\w)"
 
 
 class PathTranslator:
-    """Replaces mount paths by real ones: longest first, only where a path begins and a component ends, once."""
+    """Replaces mount paths by real paths once. The longest path comes first, and only whole path components match."""
 
     def __init__(self, mounts: Mapping[str, str]) -> None:
-        """Hold `mounts`: mountPath -> real path. A mount at `/` is left alone: everything would match."""
+        """Hold `mounts`: mountPath -> real path. A mount at `/` is not replaced, because it would match every path."""
         self._mounts = {str(PurePosixPath(path)): real for path, real in mounts.items()}
         self._mounts.pop("/", None)
         paths = "|".join(map(re.escape, sorted(self._mounts, key=len, reverse=True)))

@@ -1,4 +1,4 @@
-"""Volumes of a pod as folders below the state directory, and where its containers' mounts really are."""
+"""Creates the volumes of a pod as folders, and finds the real paths of its containers' mounts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.kube.objects.container import Container
 from muster.kube.objects.volume import DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Volume
 
 _DEFAULT_MODE = 0o644
-_DEFAULT_TOKEN_S = 3607  # what the API server's own projected volumes ask for
+_DEFAULT_TOKEN_S = 3607  # as in the API server's own projected volumes
 
 
 class VolumeError(Exception):
@@ -31,7 +31,7 @@ class PodVolumes:
         self._paths: dict[str, Path] = {}
 
     async def set_up(self, facts: PodFacts | None = None) -> None:
-        """Make every volume, or bring it up to date (with `facts` where the pod changed); raises VolumeError."""
+        """Create or update every volume (with new `facts` if the pod changed). Raises VolumeError."""
         self._facts = facts or self._facts
         for volume in self._facts.pod.spec.volumes:
             try:
@@ -40,12 +40,12 @@ class PodVolumes:
                 raise VolumeError(f'MountVolume.SetUp failed for volume "{volume.name}" : {error}') from error
 
     def refresh_in_s(self, period_s: float) -> float:
-        """Seconds until the contents want another look: `period_s`, or sooner where a token runs out."""
+        """Seconds until the next refresh: `period_s`, or less if a token expires earlier."""
         token_in_s = self._tokens.refresh_in_s(self._facts.pod)
         return period_s if token_in_s is None else min(period_s, max(0.1, token_in_s))
 
     def mounts(self, container: Container, variables: Mapping[str, str]) -> dict[str, str]:
-        """MountPath -> the real folder or file, less those that are left as they are; raises VolumeError."""
+        """Return mountPath -> real folder or file, without mounts that are not replaced. Raises VolumeError."""
         volumes = {volume.name: volume for volume in self._facts.pod.spec.volumes}
         found = {}
         for mount in container.volume_mounts:
@@ -53,7 +53,7 @@ class PodVolumes:
             if volume is None or mount.name not in self._paths:
                 raise VolumeError(f'volume "{mount.name}" of container "{container.name}" is not there')
             if volume.empty_dir and volume.empty_dir.medium == "Memory" and mount.mount_path.rstrip("/") == "/dev/shm":
-                continue  # this machine's own /dev/shm is what programs will open
+                continue  # programs open this machine's own /dev/shm
             real = self._paths[mount.name]
             below = mount.sub_path or expand(mount.sub_path_expr, variables)
             if below:
@@ -155,7 +155,7 @@ def _mode(mode: int | None, default_mode: int | None) -> int:
 def _pick(
     data: Mapping[str, bytes], items: Sequence[KeyToPath], default_mode: int | None, optional: bool
 ) -> dict[str, tuple[bytes, int]]:
-    """The files a ConfigMap or Secret becomes: all keys, or the items named."""
+    """Return the files of a ConfigMap or Secret: all keys, or the named items."""
     if not items:
         return {key: (value, _mode(None, default_mode)) for key, value in data.items()}
     payload = {}
@@ -168,7 +168,7 @@ def _pick(
 
 
 def _make_folder(path: Path) -> None:
-    """Make what a subPath names, unless there is a file of that name."""
+    """Create the folder of a subPath, unless a file of that name exists."""
     if not path.exists():
         path.mkdir(parents=True)
         path.chmod(0o777)

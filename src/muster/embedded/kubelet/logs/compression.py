@@ -21,18 +21,18 @@ log = logging.getLogger(__name__)
 
 
 async def keep_compressed(pods: Path) -> None:
-    """Compress what was rotated below the folder of all pods, every 10 seconds, for ever."""
+    """Compress rotated logs of all pods every 10 seconds, for ever."""
     while True:
         await asyncio.sleep(PERIOD_S)
         try:
             await asyncio.to_thread(compress_rotated, pods)
-        except OSError as error:  # the disk may be full; the writer of the log removes old files anyway
+        except OSError as error:  # the disk may be full; the log's writer removes old files anyway
             log.warning("rotated logs were not compressed: %s", error)
 
 
 def compress_rotated(pods: Path) -> None:
     """Compress every rotated log but the newest one of each log. Raises OSError if the disk takes no more."""
-    for left in pods.glob("*/logs/*/*.tmp"):  # a kubelet that was killed was writing it
+    for left in pods.glob("*/logs/*/*.tmp"):  # left over from a killed kubelet
         left.unlink(missing_ok=True)
     for current in pods.glob("*/logs/*/*.log"):
         for path in rotated_logs(str(current))[:-1]:
@@ -52,5 +52,5 @@ def _compress(path: str) -> None:
             os.unlink(temporary)
     try:
         os.unlink(path)
-    except FileNotFoundError:  # removed by its writer meanwhile, as one file too many
+    except FileNotFoundError:  # the log's writer has removed it in the meantime
         os.unlink(f"{path}.gz")

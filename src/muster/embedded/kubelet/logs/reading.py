@@ -1,4 +1,4 @@
-"""Reading container logs: a file per start, a line per record (time, stream, F or P, text; see shim.LineLog).
+"""Reads container logs: a file per start, a line per record (time, stream, F or P, text; see shim.LineLog).
 
 As in the kubelet, a reader gets the newest file of a start only, and with `follow` the files that come after it:
 https://kubernetes.io/docs/concepts/cluster-administration/logging/#log-rotation
@@ -31,10 +31,10 @@ class LogOptions:
 
     Attributes:
         follow: continue with later lines, until the container ends.
-        tail_lines: only the last so many lines.
+        tail_lines: only this many last lines.
         since: only lines written at or after that time.
         timestamps: begin each line with its time.
-        limit_bytes: end after so many bytes.
+        limit_bytes: end after this many bytes.
     """
 
     follow: bool = False
@@ -54,7 +54,7 @@ def read_tail(file: Path, lines: int, limit_bytes: int) -> str:
     try:
         with file.open("rb") as stream:
             end = stream.seek(0, os.SEEK_END)
-            most = min(end, (limit_bytes + _CHUNK_BYTES) * 4)  # a record holds a time and a stream beside its text
+            most = min(end, (limit_bytes + _CHUNK_BYTES) * 4)  # a record also has a time and a stream
             stream.seek(max(_tail_start(stream, lines, end), end - most))
             records = stream.read(most).split(b"\n")[:-1]
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def read_tail(file: Path, lines: int, limit_bytes: int) -> str:
 
 
 async def read_log(file: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yield a log as its reader wants it, in pieces of bounded size.
+    """Yield a log by the reader's options, in pieces of limited size.
 
     Without follow it ends at the size that the file had when it was opened. With follow it continues in the files that
     come after it, until `ended` returns that nothing more will come. If a slow reader's file was removed by rotation
@@ -100,7 +100,7 @@ async def read_log(file: Path, options: LogOptions, ended: Callable[[], bool]) -
             if left == 0:
                 return
             if data:
-                await asyncio.sleep(0)  # a flood must not keep the kubelet from its other work
+                await asyncio.sleep(0)  # let other work of the kubelet run during a flood
                 continue
             if not options.follow:
                 return
@@ -119,7 +119,7 @@ async def read_log(file: Path, options: LogOptions, ended: Callable[[], bool]) -
 
 
 def since_time(since_seconds: str | None, since: str | None) -> datetime.datetime | None:
-    """The moment that sinceSeconds or sinceTime means; raises ValueError where they mean none."""
+    """Convert sinceSeconds or sinceTime to a time. Raises ValueError if they are not valid."""
     if since_seconds is not None:
         return datetime.datetime.fromtimestamp(time.time() - int(since_seconds), datetime.UTC)
     return datetime.datetime.fromisoformat(since).astimezone(datetime.UTC) if since else None

@@ -1,1 +1,1 @@
-"""Pods on the node: taken on, run, reported."""
+"""Pods on the node: admission, running, status."""

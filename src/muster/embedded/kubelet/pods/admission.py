@@ -19,14 +19,14 @@ _HOLD_NOTHING = ("Succeeded", "Failed")
 
 @dataclasses.dataclass(frozen=True)
 class Rejection:
-    """Why a pod is not taken: becomes the reason and message of its Failed status."""
+    """Why a pod is rejected: reason and message of its Failed status."""
 
     reason: str
     message: str
 
 
 def admit(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
-    """Why `node`, which already runs `others`, does not take `pod`; None where it does."""
+    """Return why `node`, which already runs `others`, rejects `pod`; None if it admits it."""
     others = [other for other in others if other.status.phase not in _HOLD_NOTHING]
     capacity = node.status.allocatable
     pods = amount(PODS, capacity.get(PODS, 0))

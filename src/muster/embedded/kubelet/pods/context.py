@@ -1,4 +1,4 @@
-"""State shared by the containers of one pod, and services of the node for all its pods."""
+"""The state that the containers of a pod share, and the services that a node's pods share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster.kube.objects.pod import Pod
 
 _REAL_GPU = Path("/dev/nvidiactl")
 EventSink = Callable[[Pod, str, str, str], None]
-"""Takes a pod, an event's type (Normal, Warning), reason and message."""
+"""Called with a pod, an event's type (Normal, Warning), reason and message."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,13 +45,13 @@ class PodContext:
     """One pod on its node.
 
     Attributes:
-        pod: the newest version of it.
-        services: the node's.
-        folder: its own, below the state directory.
+        pod: its newest version.
+        services: those of the node.
+        folder: its folder below the state directory.
         ip: its address.
-        netns: its network namespace's file; "" where it shares the machine's.
-        devices: the GPUs it has.
-        volumes: its volumes, once set up.
+        netns: the file of its network namespace; "" if it shares the machine's.
+        devices: its GPUs.
+        volumes: its volumes, after their creation.
     """
 
     pod: Pod
@@ -68,7 +68,7 @@ class PodContext:
         return PodFacts(self.pod, self.ip, self.services.settings.address, self.services.allocatable)
 
     def make_folders(self) -> None:
-        """Make its folders; other users can pass through where containers may run as them."""
+        """Create its folders. Other users may traverse them if containers may run as other users."""
         mode = 0o711 if os.geteuid() == 0 else 0o700
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(mode)
@@ -81,7 +81,7 @@ class PodContext:
         variables = machine_environment(self.folder)
         if devices:
             variables["NVIDIA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
-            if _REAL_GPU.exists():  # without a device plugin nothing else keeps a process from the others' GPUs
+            if _REAL_GPU.exists():  # without a device plugin, only this keeps a process off other pods' GPUs
                 variables["CUDA_VISIBLE_DEVICES"] = variables["NVIDIA_VISIBLE_DEVICES"]
         return variables | {
             sweep.CLUSTER_MARKER: self.services.settings.cluster_id,

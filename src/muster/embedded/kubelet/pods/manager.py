@@ -1,4 +1,4 @@
-"""All pods of the node: taken on in order, run by a worker each, forgotten when they are gone."""
+"""Manages all pods of the node: one worker for each pod."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class PodManager:
-    """Turns what the API server says of this node's pods into workers."""
+    """Creates, updates and removes workers as the API server's pods of this node change."""
 
     def __init__(self, services: NodeServices, node: Callable[[], Node]) -> None:
-        """`node` returns the Node as it is now: its labels, taints and allocatable resources decide on admission."""
+        """`node` returns the present Node. Admission depends on its labels, taints and allocatable resources."""
         self._services = services
         self._node = node
         self._workers: dict[str, PodWorker] = {}
@@ -29,16 +29,16 @@ class PodManager:
 
     @property
     def workers(self) -> Iterable[PodWorker]:
-        """The workers of all pods that are known."""
+        """The workers of all known pods."""
         return self._workers.values()
 
     def find(self, namespace: str, name: str) -> PodWorker | None:
-        """The worker of the pod that has this name now; the newest where an older one still ends."""
+        """Return the worker of the pod of this name; the newest one if an older pod is still ending."""
         key = f"{namespace}/{name}"
         return next((worker for worker in reversed(self._workers.values()) if worker.pod.key == key), None)
 
     def start(self, pods: Iterable[Pod]) -> None:
-        """Take on what is there already, oldest first, and remove what earlier pods left."""
+        """Start workers for existing pods, oldest first, and remove leftovers of earlier pods."""
         pods = sorted(pods, key=lambda pod: (str(pod.metadata.creation_timestamp), pod.key))
         for pod in pods:
             self.changed(None, pod)
@@ -49,7 +49,7 @@ class PodManager:
                 shutil.rmtree(left, ignore_errors=True)
 
     def changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Take a change of a pod: an informer's handler."""
+        """Handle a change of a pod, from an informer."""
         if new is None:
             if old is not None and old.uid in self._workers:
                 self._workers[old.uid].vanished()
@@ -68,7 +68,7 @@ class PodManager:
         task.add_done_callback(_log_failure)
 
     async def shut_down(self) -> None:
-        """End every pod's processes, as when the machine is switched off."""
+        """End the processes of all pods, as when the machine is switched off."""
         for worker in self._workers.values():
             worker.shut_down(_SHUTDOWN_GRACE_S)
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -76,7 +76,7 @@ class PodManager:
     def _admit(self, pod: Pod) -> Rejection | None:
         """Return why the pod is rejected. Force-deleted pods do not count, as with the kubelet (kubernetes#104824).
 
-        Unlike there, a pod that needs the GPUs of a pod that still ends waits for them before it starts.
+        Unlike with the kubelet, a pod waits for GPUs of a pod that is still ending.
         """
         others = [worker.pod for worker in self._workers.values() if worker.active and not worker.is_gone]
         return admit(pod, self._node(), others)

@@ -1,4 +1,4 @@
-"""An address for each pod: of this machine's loopback, or in a network namespace of its own."""
+"""Assigns an address to each pod: on this machine's loopback, or in a separate network namespace."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NAMESPACES = Path("/run/netns")
 
 
 class NetworkError(Exception):
-    """A pod's network could not be made."""
+    """A pod's network could not be created."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Attachment:
-    """A pod's place in the network; `netns` is the namespace's file, "" for the machine's own."""
+    """A pod's address; `netns` is the file of its network namespace, "" for the machine's own."""
 
     ip: str
     netns: str = ""
@@ -31,13 +31,13 @@ class PodNetwork(Protocol):
     """Gives pods their addresses."""
 
     async def attach(self, pod_uid: str, preferred: str = "") -> Attachment:
-        """Give a pod an address, `preferred` where possible; raises NetworkError or Exhausted."""
+        """Give a pod an address, `preferred` if possible. Raises NetworkError or Exhausted."""
 
     async def detach(self, pod_uid: str, attachment: Attachment) -> None:
-        """Take it back, once nothing of the pod runs."""
+        """Release the address, when no process of the pod runs."""
 
     async def close(self) -> None:
-        """Remove what was made on this machine."""
+        """Remove interfaces and namespaces from this machine."""
 
 
 class HostNetwork:
@@ -55,7 +55,7 @@ class HostNetwork:
         self._pool.give_back(attachment.ip)
 
     async def close(self) -> None:
-        """Nothing was made."""
+        """Do nothing: this network creates nothing."""
 
 
 class NamespaceNetwork:
@@ -66,7 +66,7 @@ class NamespaceNetwork:
     """
 
     def __init__(self, cidr: str, cluster_id: str, node: str) -> None:
-        """Nothing is made yet; raises ValueError for a range that is not private or lies in the loopback."""
+        """Check the range. Raises ValueError if it is not private, or in the loopback range."""
         self._range = ipaddress.ip_network(cidr)
         if self._range.is_loopback or not self._range.is_private:
             raise ValueError(f"--pod-cidr {cidr}: network namespaces need a private range, such as 10.11.0.0/16")
@@ -76,7 +76,7 @@ class NamespaceNetwork:
         self._prefix = f"muster-{_short(cluster_id)}-{_short(node)}-"
 
     async def prepare(self) -> None:
-        """Make the bridge where it is missing, with this node's address; remove what a crash left of the node."""
+        """Create the bridge if it is missing, add this node's address, and remove leftovers of a crash of the node."""
         with contextlib.suppress(NetworkError):
             await _ip("link", "add", self._bridge, "type", "bridge")
         await _ip("link", "set", self._bridge, "up")
@@ -86,7 +86,7 @@ class NamespaceNetwork:
             await _ip("netns", "delete", left)
 
     async def attach(self, pod_uid: str, preferred: str = "") -> Attachment:
-        """Make a namespace with one end of a veth pair in it, the other on the bridge."""
+        """Create a namespace, and connect it to the bridge by a veth pair."""
         address = self._pool.take(preferred)
         namespace, inside, outside = self._prefix + _short(pod_uid), "eth0", f"mv{_short(pod_uid)}"
         try:
@@ -103,7 +103,7 @@ class NamespaceNetwork:
         return Attachment(address, str(_NAMESPACES / namespace))
 
     async def detach(self, pod_uid: str, attachment: Attachment) -> None:
-        """Remove the namespace, and the veth pair with it."""
+        """Remove the namespace and its veth pair."""
         with contextlib.suppress(NetworkError):
             await _ip("link", "delete", f"mv{_short(pod_uid)}")
         with contextlib.suppress(NetworkError):
@@ -111,7 +111,7 @@ class NamespaceNetwork:
         self._pool.give_back(attachment.ip)
 
     async def close(self) -> None:
-        """Remove this node's address, and the bridge once no pod of any node hangs on it."""
+        """Remove this node's address, and the bridge if no pod of any node uses it."""
         with contextlib.suppress(NetworkError):
             await _ip("address", "delete", f"{self.gateway}/{self._range.prefixlen}", "dev", self._bridge)
         ports = await _ip("-o", "link", "show", "master", self._bridge)

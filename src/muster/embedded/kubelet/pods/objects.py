@@ -1,4 +1,4 @@
-"""ConfigMaps and Secrets that pods refer to, and tokens for them."""
+"""Reads ConfigMaps and Secrets for pods, and gets tokens for their service accounts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHORTEST_TOKEN_S = 600
 
 
 class MissingObject(Exception):
-    """An object that a pod needs is not there (or may not be read)."""
+    """An object that a pod needs does not exist or may not be read."""
 
 
 class ObjectSource:
-    """Reads ConfigMaps and Secrets; each at most once per `fresh_s` seconds, however many pods share it."""
+    """Reads ConfigMaps and Secrets, each at most once per `fresh_s` seconds for all pods."""
 
     def __init__(self, client: Client, fresh_s: float = 1.0) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class TokenSource:
         self._tokens: dict[tuple[str, str, int], tuple[float, str]] = {}
 
     async def token(self, pod: Pod, audience: str, lifetime_s: int) -> str:
-        """A token of the pod's service account that is good for a while; raises MissingObject."""
+        """Return a token of the pod's service account that is still valid for a while. Raises MissingObject."""
         key = (pod.uid, audience, lifetime_s)
         refresh_at, token = self._tokens.get(key, (0.0, ""))
         if not token or self._clock() >= refresh_at:
@@ -74,12 +74,12 @@ class TokenSource:
         return token
 
     def refresh_in_s(self, pod: Pod) -> float | None:
-        """Seconds until the first token of the pod wants refreshing; None where it has none."""
+        """Seconds until a token of the pod must be refreshed; None without tokens."""
         times = [at for (uid, _, _), (at, _) in self._tokens.items() if uid == pod.uid]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def forget(self, pod: Pod) -> None:
-        """Drop the tokens of a pod that ended."""
+        """Forget the tokens of an ended pod."""
         self._tokens = {key: entry for key, entry in self._tokens.items() if key[0] != pod.uid}
 
     async def _request(self, pod: Pod, audience: str, lifetime_s: int) -> tuple[float, str]:

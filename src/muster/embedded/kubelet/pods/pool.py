@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 
 class Exhausted(Exception):
-    """Nothing is left to give."""
+    """The pool is empty."""
 
 
 class AddressPool:
-    """Addresses of one range, each given to one pod at a time and reused as late as possible.
+    """Addresses of one range. Each is used by one pod at a time, and reused as late as possible.
 
-    The first two host addresses are kept: the node's own (or its bridge's), and one spare.
+    The first two host addresses are reserved: one for the node (or its bridge), and a spare one.
     """
 
     def __init__(self, cidr: str, reserved: Sequence[str] = ()) -> None:
@@ -24,7 +24,7 @@ class AddressPool:
         self._next = 2
 
     def take(self, preferred: str = "") -> str:
-        """Return a free address, `preferred` where it is free and ours; raises Exhausted."""
+        """Return a free address, `preferred` if it is free and in the range. Raises Exhausted."""
         if preferred:
             wanted = ipaddress.ip_address(preferred)
             if wanted in self._network and wanted not in self._used and wanted not in self._reserved:
@@ -40,23 +40,23 @@ class AddressPool:
         raise Exhausted(f"all {hosts} addresses of {self._network} are taken")
 
     def give_back(self, address: str) -> None:
-        """Make an address free again."""
+        """Release an address."""
         self._used.discard(ipaddress.ip_address(address))
 
 
 class DevicePool:
-    """GPUs 0..count-1, each one pod's at a time."""
+    """GPUs 0..count-1, each used by one pod at a time."""
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count))
 
     def take(self, count: int) -> list[int]:
-        """Return the ids of `count` free devices, the lowest first; raises Exhausted where there are fewer."""
+        """Return the ids of `count` free devices, lowest first. Raises Exhausted if there are fewer."""
         if count > len(self._free):
             raise Exhausted(f"{count} devices wanted, {len(self._free)} free")
         taken, self._free = self._free[:count], self._free[count:]
         return taken
 
     def give_back(self, devices: Sequence[int]) -> None:
-        """Make devices free again."""
+        """Release devices."""
         self._free = sorted({*self._free, *devices})

@@ -1,4 +1,4 @@
-"""A pod's last report before the kubelet started, which is kept beside the pod's logs."""
+"""Stores a pod's last status beside its logs, for the next start of the kubelet."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from muster.kube.objects.pod import PodStatus
 from muster.kube.objects.struct import decode, encode
 
 _FILE = "status.json"
-_UNKNOWN_EXIT = 255  # containerd's exit code for a container whose end it did not see
+_UNKNOWN_EXIT = 255  # containerd's exit code for a container whose end it missed
 
 
 def load_status(folder: Path) -> PodStatus | None:
-    """The last status written for the pod of this folder, sent or not."""
+    """Return the last stored status of the pod of this folder, even if it was not sent."""
     try:
         return decode((folder / _FILE).read_bytes(), PodStatus)
     except (OSError, msgspec.DecodeError):
@@ -25,7 +25,7 @@ def load_status(folder: Path) -> PodStatus | None:
 
 
 def save_status(folder: Path, status: PodStatus) -> None:
-    """Keep a status, at once and whole."""
+    """Store a status atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f"{_FILE}.new"
     fresh.write_bytes(encode(status))
@@ -33,7 +33,7 @@ def save_status(folder: Path, status: PodStatus) -> None:
 
 
 def after_reboot(status: ContainerStatus) -> ContainerStatus:
-    """A container as a new kubelet finds it: what ran has ended, with an unknown exit."""
+    """Return a container's status for a new kubelet: a running container has ended with an unknown exit code."""
     running = status.state.running if status.state else None
     if running is None:
         return status

@@ -1,4 +1,4 @@
-"""The status of a pod from what its containers do: phase, conditions, quality of service. Pure.
+"""Computes the status of a pod from its containers: phase, conditions, quality of service. Pure.
 
 Sources: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/, and the real kubelet for what that leaves
 open (getPhase in pkg/kubelet/kubelet_pods.go, pkg/kubelet/status/generate.go).
@@ -25,9 +25,9 @@ class PodFindings:
     """The kubelet's state of a pod.
 
     Attributes:
-        init, main: the containers' states, in the order of the spec; those not made yet are missing.
-        terminal: nothing of it runs, and nothing will again.
-        sandbox: it has its address and folders.
+        init, main: the containers' states, in the order of the spec, without containers that were not created yet.
+        terminal: no process of it runs or will run.
+        sandbox: its address and folders exist.
         reason, message: why it failed as a whole (rejected, deadline), if it did.
         pod_ip, host_ip: addresses; "" before there are any.
         start_time: when the kubelet accepted it.
@@ -45,15 +45,15 @@ class PodFindings:
 
 
 def is_sidecar(container: Container) -> bool:
-    """Returns whether an init container keeps running beside the main ones."""
+    """Returns whether an init container is a sidecar, which runs beside the main containers."""
     return container.restart_policy == "Always"
 
 
 def pod_status(pod: Pod, findings: PodFindings, previous: PodStatus, now: datetime.datetime) -> PodStatus:
-    """The whole status to report; conditions keep the time of their last change from `previous`."""
+    """Return the status to report. Unchanged conditions keep their times from `previous`."""
     phase = "Failed" if findings.terminal and findings.reason else pod_phase(pod.spec, findings)
     if previous.phase in _TERMINAL:
-        phase = previous.phase  # final: the API server would refuse another one
+        phase = previous.phase  # final: the API server would refuse a change
     finished = phase in _TERMINAL
     conditions = [
         _condition(READY_TO_START, findings.sandbox and not finished),

@@ -1,4 +1,4 @@
-"""Reports of a pod's status: only what changed, and one write for what changed together."""
+"""Reports a pod's status after changes; simultaneous changes become one write."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class StatusWriter:
 
     Attributes:
         pod: the newest version of the pod.
-        pod_gone: the pod's object does not exist any longer.
+        pod_gone: the pod's object no longer exists.
         reported: the last status that the API server accepted.
     """
 
     def __init__(
         self, client: Client, folder: Path, pod: Pod, current: Callable[[], PodStatus], under_way: Callable[[], bool]
     ) -> None:
-        """`current` says what to report, `under_way` whether that will be different in a moment."""
+        """`current` returns the status to report; `under_way` returns whether it is about to change."""
         self.pod = pod
         self.pod_gone = False
         self.reported = pod.status
@@ -45,7 +45,7 @@ class StatusWriter:
         self._lock = asyncio.Lock()
 
     def changed(self) -> None:
-        """Something may be different."""
+        """Check for a changed status."""
         self._dirty.set()
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class StatusWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Report now; returns when the API server has it, or the pod is gone."""
+        """Report now. Returns when the API server has the status, or when the pod is gone."""
         retry_s = _RETRY_S
         while not self.pod_gone:
             try:
@@ -72,7 +72,7 @@ class StatusWriter:
             retry_s = min(2 * retry_s, _RETRY_LONGEST_S)
 
     async def delete_pod(self) -> None:
-        """Delete the pod for good: nothing of it runs here any more."""
+        """Delete the pod's object, when none of its processes runs any more."""
         retry_s = _RETRY_S
         while not self.pod_gone:
             try:
@@ -86,7 +86,7 @@ class StatusWriter:
             retry_s = min(2 * retry_s, _RETRY_LONGEST_S)
 
     async def _settle(self) -> None:
-        """Let what happens together come together: a start or an end that is under way is given a moment."""
+        """Wait for a moment if a start or an end is in progress, so that one write has all its changes."""
         waited_s = 0.0
         while True:
             await asyncio.sleep(_SETTLE_S)
@@ -114,13 +114,13 @@ class StatusWriter:
                 content_type=STRATEGIC_MERGE_PATCH,
             )
         except (NotFound, Conflict):
-            self.pod_gone = True  # deleted, or another pod has the name by now
+            self.pod_gone = True  # deleted, or recreated under the same name
             return
         self.reported = status
 
 
 def _wire(status: PodStatus) -> dict[str, Any]:
-    """The status as JSON, with the fields of containers that the API requires even where they are empty."""
+    """Return the status as JSON, with empty fields of containers that the API requires."""
     found = to_dict(status)
     for name in ("initContainerStatuses", "containerStatuses"):
         required = {"ready": False, "restartCount": 0, "image": "", "imageID": "", "lastState": {}}

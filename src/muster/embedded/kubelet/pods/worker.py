@@ -32,7 +32,7 @@ _DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadli
 
 
 class PodWorker:
-    """Runs one pod (by UID). `run` is its whole life; `update` and `vanished` tell it what the API server says.
+    """Runs one pod (by UID). `run` is its whole life; `update` and `vanished` pass on changes at the API server.
 
     Attributes:
         pod: its newest version.
@@ -42,7 +42,7 @@ class PodWorker:
     """
 
     def __init__(self, pod: Pod, services: NodeServices, rejection: Rejection | None = None) -> None:
-        """Nothing runs yet; with `rejection` nothing ever will."""
+        """Create the worker; with `rejection` it only reports the rejection."""
         settings = services.settings
         self.pod = pod
         self.active = rejection is None and not pod.finished
@@ -79,7 +79,7 @@ class PodWorker:
         return self._context.log_folder(container)
 
     def update(self, pod: Pod) -> None:
-        """Take a newer version of the pod."""
+        """Handle a newer version of the pod."""
         labels_changed = pod.metadata.labels != self.pod.metadata.labels
         annotations_changed = pod.metadata.annotations != self.pod.metadata.annotations
         gates_changed = pod.spec.readiness_gates and pod.status.conditions != self.pod.status.conditions
@@ -92,17 +92,20 @@ class PodWorker:
         self._note_deletion()
 
     def vanished(self) -> None:
-        """The API server has no such pod any more: end everything at once, and report nothing."""
+        """The pod no longer exists at the API server: end all its processes at once, without a report."""
         self.is_gone = self._writer.pod_gone = True
         self._request_stop(0.0)
 
     def shut_down(self, grace_s: float) -> None:
-        """End the pod's processes without a word to the API server, as a machine does when it is switched off."""
+        """End the pod's processes without a report to the API server, as when the machine is switched off."""
         self._writer.pod_gone = True
         self._request_stop(grace_s)
 
     async def run(self) -> None:
-        """Live; returns when nothing of the pod is left on this node, or it ended and waits for its deletion."""
+        """Run the pod.
+
+        Returns when none of it is left on this node, or when it has ended and waits for its deletion.
+        """
         writing = asyncio.create_task(self._writer.run())
         try:
             if self.active:
@@ -161,7 +164,7 @@ class PodWorker:
 
     async def _live(self) -> None:
         if all(runner.done for runner in self._main):
-            return  # it ended before the kubelet was restarted
+            return  # it ended before the restart of the kubelet
         await self._set_up()
         refreshing = asyncio.create_task(self._keep_volumes_fresh())
         sidecars: set[asyncio.Task[ContainerStateTerminated]] = set()
@@ -181,7 +184,7 @@ class PodWorker:
                 task.cancel()
 
     async def _set_up(self) -> None:
-        """Folders, address, GPUs, volumes: tried until they are there."""
+        """Create folders, address, GPUs and volumes, with retries until all exist."""
         context, services = self._context, self._services
         context.make_folders()
         retry_s = _SETUP_RETRY_S
@@ -214,7 +217,7 @@ class PodWorker:
             self._context.ip, self._context.netns = self._attachment.ip, self._attachment.netns
 
     async def _keep_volumes_fresh(self) -> None:
-        """Carry changes of ConfigMaps, Secrets, labels and tokens into the volumes, eventually."""
+        """Update the volumes after changes of ConfigMaps, Secrets, labels and tokens."""
         volumes = self._context.volumes
         assert volumes is not None
         period_s = self._services.settings.sync_period_s
@@ -243,7 +246,7 @@ class PodWorker:
             await runner.end(grace)
 
     async def _tear_down(self) -> None:
-        """Give everything back once nothing runs; logs stay until the pod is deleted."""
+        """Release all resources when no process runs. Logs stay until the pod is deleted."""
         context, services = self._context, self._services
         settings = services.settings
         try:

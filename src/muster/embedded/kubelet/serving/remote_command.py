@@ -32,7 +32,7 @@ class RemoteCommand:
     """One exec request."""
 
     def __init__(self, runner: ContainerRunner, request: web.Request) -> None:
-        """Take what to run from the query: command, tty, and which streams (by the API's names or the kubelet's)."""
+        """Parse the query: command, tty and streams (by the names of the API or of the kubelet)."""
         query = request.query
         self._runner = runner
         self._request = request
@@ -46,7 +46,7 @@ class RemoteCommand:
         self._terminal = -1
 
     async def serve(self) -> web.StreamResponse:
-        """Run the command with its streams on the WebSocket, and say at the end how it went."""
+        """Run the command with its streams on the WebSocket, and send the result at the end."""
         if not self._command:
             raise web.HTTPBadRequest(text="you must specify at least one command for the container")
         if not self._socket.can_prepare(self._request).ok:
@@ -91,7 +91,7 @@ class RemoteCommand:
             self._close_ours()
 
     def _streams(self) -> tuple[tuple[int, int, int], list[tuple[int, int]], list[int]]:
-        """The command's three files, what we read of it with the channels it goes to, and all that is ours."""
+        """Return the command's three files, the files that we read with their channels, and all that we must close."""
         if self._tty:
             self._terminal, theirs = pty.openpty()
             reader = os.dup(self._terminal)
@@ -114,7 +114,7 @@ class RemoteCommand:
         return (theirs_all[0], theirs_all[1], theirs_all[2]), readers, mine
 
     async def _pump(self, handle: int, channel: int) -> None:
-        """Send what the command writes, as fast as the reader takes it."""
+        """Send the command's output, as fast as the client reads it."""
         loop = asyncio.get_running_loop()
         os.set_blocking(handle, False)
         try:
@@ -129,7 +129,7 @@ class RemoteCommand:
                     finally:
                         loop.remove_reader(handle)
                     continue
-                except OSError:  # a terminal whose last user is gone
+                except OSError:  # the last process on the terminal has ended
                     return
                 if not data:
                     return
@@ -138,7 +138,7 @@ class RemoteCommand:
             os.close(handle)
 
     async def _receive(self, process: Process) -> None:
-        """Take what the client sends; when it goes away, the command does too."""
+        """Receive the client's messages. If the client disconnects, end the command."""
         async for message in self._socket:
             if message.type is not WSMsgType.BINARY or not message.data:
                 continue
@@ -166,7 +166,7 @@ class RemoteCommand:
                     await writable.wait()
                 finally:
                     asyncio.get_running_loop().remove_writer(self._input)
-            except OSError:  # the command reads no more
+            except OSError:  # the command has closed its stdin
                 self._close_input()
                 return
 

@@ -25,20 +25,20 @@ _SHUTDOWN_S = 1.0
 
 
 class KubeletServer:
-    """HTTPS on the node's address, for clients with the token or the right client certificate.
+    """Serves HTTPS on the node's address, for clients with the token or an accepted client certificate.
 
     Attributes:
-        manager: the pods, once there are any; 503 before.
+        manager: the pods; before it is set, requests get 503.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing listens yet."""
+        """Create the server; `start` listens."""
         self.manager: PodManager | None = None
         self._settings = settings
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
-        """Listen; returns the port. Raises OSError where that is taken."""
+        """Listen, and return the port. Raises OSError if the port is in use."""
         app = web.Application(middlewares=[self._authorize])
         app.add_routes(
             [
@@ -57,7 +57,7 @@ class KubeletServer:
         return port
 
     async def stop(self) -> None:
-        """Stop listening and end what is being served."""
+        """Stop listening, and end open requests."""
         if self._runner is not None:
             await self._runner.cleanup()
 
