@@ -90,7 +90,7 @@ TRACE = str(DATA / "acme_seren.csv")
         ([TRACE, "--nodes", "1", "--mtbf-hours", "-2"], "invalid value for '--mtbf-hours'"),
         ([TRACE, "--nodes", "1", "--plot", "x.jpg"], "must end in .svg or .png"),
         ([TRACE, "--nodes", "1", "--plot", "none/x.svg"], "there is no folder"),
-        ([TRACE, "--nodes", "1", "--min-gpus", "16"], "nothing to replay"),
+        ([TRACE, "--nodes", "1", "--min-gpus", "16"], "no jobs to replay"),
         (["none.csv", "--nodes", "1"], "none.csv: cannot be read: No such file or directory"),
         ([str(DATA / "openb_nodes.csv"), "--nodes", "1"], "openb_nodes.csv:1: "),
         ([TRACE, "--cluster", TRACE], "acme_seren.csv:1: no column sn"),
