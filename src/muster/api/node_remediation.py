@@ -32,6 +32,7 @@ StepEvent = Literal[
     "Emptied",
     "Reset",
     "RebootRequested",
+    "ReplaceRequested",
     "Booted",
     "Released",
 ]
@@ -96,7 +97,8 @@ class RemediationStep(KubeStruct):
             " Joining: a node that was not in use yet entered Quarantine. Requested: a user asked for Quarantine."
             " SharedFault: many nodes have the fault at once. SpareReserved: a spare node is reserved for a gang."
             " Emptied: all pods that must leave the node are gone. Reset: the GPUs were reset. RebootRequested: a"
-            " reboot was requested. Booted: the machine has booted again. Released: the session was closed."
+            " reboot was requested. Booted: the machine has booted again. ReplaceRequested: the provider is asked to"
+            " replace the machine. Released: the session was closed."
         ),
     ] = None
     fault_key: Annotated[

@@ -21,7 +21,7 @@ from muster.fleet.remediation.snapshot import RemediationNode
 from muster.kube.events import EventRecorder
 from muster.kube.objects.node import Node
 from muster.kube.objects.struct import to_dict
-from tests.unit.remediation.remediationworld import World
+from tests.unit.remediation.remediationworld import ACT, World
 from tests.unit.remediation.virtualward import NAMESPACE, WORKER, VirtualWard
 
 
@@ -177,6 +177,9 @@ def test_nor_is_it_given_away(since: str) -> None:
         world.step()
     gone = next(each for each in world.done if isinstance(each, ReplaceMachine))
     if since == "released":
+        world.now += ACT.deadlines.replace_s
+        world.step()
+        world.now += 10.0
         world.test("n0")
         world.settle()
 

@@ -38,10 +38,44 @@ def test_a_machine_that_may_only_be_booting_is_not_replaced(found: bool) -> None
     world.settle(ACT.deadlines.reboot_s - ACT.spare_s - 60.0)
     assert not [each for each in world.done if isinstance(each, ReplaceMachine)]
     world.now += ACT.spare_s + 60.0
-    for _ in range(2):
+    for _ in range(3):
         world.step()
     assert world.rung("n0") == "Replace"
     assert [each for each in world.done if isinstance(each, ReplaceMachine)]
+
+
+def test_a_node_whose_replacement_was_requested_is_not_released_by_a_test() -> None:
+    """Seed 6004: the provider deleted the machine 15 s after the request. A test had let the node back into use."""
+    world = World()
+    world.replaceable = frozenset(world.nodes)
+    world.fault("n0", "replace")
+    for _ in range(12):
+        world.step()
+    session = world.session("n0")
+    assert session.status.history[-1].event == "ReplaceRequested"
+    assert [each for each in world.done if isinstance(each, ReplaceMachine)]
+    world.now += 10.0
+    world.test("n0")
+    world.step()
+    assert (world.rung("n0"), world.tainted()) == ("Replace", {"n0"})
+    world.now += ACT.deadlines.replace_s
+    world.step()
+    assert world.rung("n0") == "NeedsOperator"
+    world.now += 10.0
+    world.test("n0")
+    world.settle()
+    assert world.tainted() == set(), "the request has had its time"
+
+
+def test_no_replacement_is_requested_before_the_session_says_so() -> None:
+    """A leader that takes over must know that the machine may go at any moment."""
+    world = World()
+    world.replaceable = frozenset(world.nodes)
+    world.fault("n0", "replace")
+    while not any(isinstance(each, ReplaceMachine) for each in world.done):
+        world.step()
+        asked = [step.event for step in world.session("n0").status.history].count("ReplaceRequested")
+        assert asked or not any(isinstance(each, ReplaceMachine) for each in world.done)
 
 
 def test_a_machine_that_passed_its_newest_test_is_not_replaced() -> None:

@@ -16,10 +16,11 @@ def tested_after(session: NodeRemediation, evidence: Evidence | None) -> float:
     - the newest evidence was seen;
     - the GPUs were reset, the machine booted, or a reset or reboot was given up.
 
-    It is infinite while a requested reset or reboot is not done, and while a user wants the node out of use.
+    It is infinite while a requested reset, reboot or replacement is not done, and while a user wants the node out of
+    use.
     """
     request = session.spec.request
-    if asks(session, "Quarantine"):
+    if asks(session, "Quarantine") or is_being_replaced(session):
         return float("inf")
     steps = episode(session.status)
     moment = seconds(steps[0].time) if steps else seconds(session.status.since)
@@ -41,6 +42,12 @@ def is_booted(session: NodeRemediation) -> bool:
     """Return whether the last requested reboot is done."""
     asked, booted = last(session.status, "RebootRequested"), last(session.status, "Booted")
     return asked is not None and booted is not None and booted.generation > asked.generation
+
+
+def is_being_replaced(session: NodeRemediation) -> bool:
+    """Return whether a provider was asked to replace the machine: it may do so late, and nothing can call it back."""
+    status = session.status
+    return status.rung == "Replace" and last(status, "ReplaceRequested", "Replace") is not None
 
 
 def is_own(tested: Tested | None, node: RemediationNode) -> bool:

@@ -18,7 +18,7 @@ from muster.api.node_remediation import (
 )
 from muster.fleet.remediation.draining.budgets import NOTHING_HOLDS, Room
 from muster.fleet.remediation.ladder import record
-from muster.fleet.remediation.ladder.exits import failed, is_booted, is_own, passed
+from muster.fleet.remediation.ladder.exits import failed, is_being_replaced, is_booted, is_own, passed
 from muster.fleet.remediation.ladder.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
 from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.fleet.remediation.plan import Action, Move, Quarantine, ReplaceMachine, RunStep
@@ -107,7 +107,7 @@ class Ladder:
     def _is_let_back(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> bool:
         """Release a node without GPUs, which has no test, if a user asked for that after the newest evidence."""
         request, tested = session.spec.request, self.view.tested.get(node.name)
-        if request is None or request.action != "Release" or not node.ready:
+        if request is None or request.action != "Release" or not node.ready or is_being_replaced(session):
             return False
         # A tested or labelled node does have GPUs: for a while after a boot, its kubelet reports 0.
         if node.gpus or node.has_gpus or (tested is not None and tested.node_uid == node.uid):
@@ -209,10 +209,8 @@ class Ladder:
             self._reset(session, node, evidence)
         elif rung == "Reboot":
             self._reboot(session, node)
-        elif rung == "Replace" and evidence is None and node.ready and self._passed_last(node):
-            self.hold(session, "Passed", "it is not replaced: its newest test was passed; it is tested again")
         elif rung == "Replace":
-            self.actions.append(ReplaceMachine(node=node, session=session.name, generation=session.status.generation))
+            self._replace(session, node, evidence)
 
     def _drain(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None, want: Rung) -> None:
         pods = self.view.pods.get(node.name)
@@ -278,6 +276,20 @@ class Ladder:
         elif step is None:
             name, boot = step_name(session, "Reboot"), node.boot_id
             self.actions.append(RunStep(name=name, node=node, session=session.name, step="reboot", boot_id=boot))
+
+    def _replace(self, session: NodeRemediation, node: RemediationNode, evidence: Evidence | None) -> None:
+        """Record the request first: it may take effect long after it was sent, and the node must stay out of use."""
+        status = session.status
+        if is_being_replaced(session):
+            self.actions.append(ReplaceMachine(node=node, session=session.name, generation=status.generation))
+        elif evidence is None and node.ready and self._passed_last(node):
+            self.hold(session, "Passed", "it is not replaced: its newest test was passed; it is tested again")
+        else:
+            changed = record.noted(
+                status, self.now, "replace", record.Fact(event="ReplaceRequested"), message="the machine is replaced",
+                deadline_s=self.view.config.deadlines.replace_s,
+            )  # fmt: skip
+            self.actions.append(Move(session=session, status=changed, why="replace"))
 
     def _step(self, session: NodeRemediation) -> StepView | None:
         step = self.view.steps.get(step_name(session, session.status.rung))
