@@ -7,8 +7,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 # Tests start Python by the hundred: where nothing may be kept, each start would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
-# Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster,
-# and one takes what needs a core: tests/support/handingout.py says in which order files are handed out.
+# Scenarios mostly wait for processes and deadlines, so more processes than cores run them side by side. One more begins
+# with the unit tests, which need a core. tests/support/handingout.py says which process gets what.
 TEST_JOBS ?= 5
 PYTEST = $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 FUZZ_S ?= 60

@@ -9,7 +9,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from tests.support.handingout import handed_out_with, longest_first
+from tests.support.handingout import handed_out_with, longest_first, next_unit
 
 pytest_plugins = ["tests.support.controlplane"]
 
@@ -25,19 +25,19 @@ settings.load_profile("muster")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    needless = {item for item in items if item.get_closest_marker("any_server") and item.get_closest_marker("real")}
+    items[:] = [item for item in items if item not in needless]
+    config.hook.pytest_deselected(items=list(needless))
     if hasattr(config, "workerinput"):
         longest_first(items)
 
 
 class ByFile(LoadFileScheduling):
-    """Hands out by file, and with each what belongs to it; to one process from the other end of the order.
-
-    It takes what needs a core while the others begin with what mostly waits.
-    """
+    """Hands out units of tests: `tests/support/handingout.py` says what a unit is and which process gets which."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if node.gateway.id == "gw0":
-            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        unit = next_unit(int(node.gateway.id.removeprefix("gw")), self.workqueue)
+        self.workqueue.move_to_end(unit, last=False)
         super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,8 +1,10 @@
-"""In which order, and in whose company, files of tests are handed out to processes that run side by side."""
+"""How tests are grouped into units and in which order the test processes get these units."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -42,10 +44,34 @@ LONG = {
 """Seconds that files take, where the number of their tests says little about it."""
 
 
+REAL = "[real]"
+"""The end of the name of a unit whose tests run on the shared real control plane of their process."""
+REAL_PROCESSES = 2
+"""How many processes run such units first: each real control plane takes CPU as long as its process lives."""
+_ON_REAL = re.compile(r"\[(?:[^\[\]]*-)?real(?:-[^\[\]]*)?\]$")
+
+
 def handed_out_with(nodeid: str) -> str:
-    """Return what is handed out as one with this test: its file, or files that belong together."""
+    """Return the unit of a test: its file, or files that share a cluster.
+
+    Tests on the real API server are a unit of their own.
+    """
     file = nodeid.partition("::")[0]
-    return TOGETHER.get(file, file)
+    unit = TOGETHER.get(file, file)
+    return f"{unit}{REAL}" if _ON_REAL.search(nodeid) else unit
+
+
+def next_unit(process: int, units: Iterable[str]) -> str:
+    """Return which of the waiting units a test process gets, given its number and the units in order.
+
+    Process 0 begins at the end, with what needs a core while the other processes mostly wait. The next
+    REAL_PROCESSES begin with units for the real API server, and the others with the rest.
+    """
+    waiting = list(units)
+    if process == 0:
+        return waiting[-1]
+    wants_real = process <= REAL_PROCESSES
+    return next((unit for unit in waiting if unit.endswith(REAL) == wants_real), waiting[0])
 
 
 def longest_first(items: list[pytest.Item]) -> None:

@@ -1,15 +1,24 @@
-"""How tests are handed out: names of files that are there, and company that stays together."""
+"""How tests are handed out: named files exist, units stay together, and each process gets the units it should."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 from tests.conftest import ByFile
-from tests.support.handingout import LONG, TESTS, TOGETHER, handed_out_with, longest_first
+from tests.support.handingout import (
+    LONG,
+    REAL,
+    REAL_PROCESSES,
+    TESTS,
+    TOGETHER,
+    handed_out_with,
+    longest_first,
+    next_unit,
+)
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    files = {*TOGETHER, *LONG} - set(TOGETHER.values())
+    files = {*TOGETHER, *(name.removesuffix(REAL) for name in LONG)} - set(TOGETHER.values())
     assert [name for name in sorted(files) if not (TESTS.parent / name).is_file()] == []
 
 
@@ -17,6 +26,24 @@ def test_files_that_share_a_cluster_are_handed_out_as_one() -> None:
     installed, shadow = (f"tests/scenarios/deploy/test_{name}.py" for name in ("installed", "shadow"))
     assert handed_out_with(f"{installed}::test_a[b::c]") == handed_out_with(f"{shadow}::test_d")
     assert handed_out_with("tests/scenarios/deploy/test_pools.py::test_a") != handed_out_with(f"{shadow}::test_d")
+
+
+def test_runs_on_a_real_api_server_are_a_unit_of_their_own() -> None:
+    file = "tests/scenarios/fleet/test_joins.py"
+    assert handed_out_with(f"{file}::test_a[embedded]") == handed_out_with(f"{file}::test_b[x-embedded]") == file
+    assert handed_out_with(f"{file}::test_a[real]") == handed_out_with(f"{file}::test_b[real-x]") == file + REAL
+    assert handed_out_with(f"{file}::test_a[unreal]") == file
+
+
+def test_few_processes_begin_with_units_for_the_real_api_server() -> None:
+    units = ["long", f"long{REAL}", f"short{REAL}", "short", "unit"]
+    got = [next_unit(process, units) for process in range(REAL_PROCESSES + 2)]
+    assert got == ["unit", *[f"long{REAL}"] * REAL_PROCESSES, "long"]
+
+
+def test_each_process_takes_any_unit_before_it_ends() -> None:
+    assert next_unit(REAL_PROCESSES + 1, [f"long{REAL}", f"short{REAL}"]) == f"long{REAL}"
+    assert next_unit(1, ["long", "unit"]) == "long"
 
 
 class Worker:

@@ -14,6 +14,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 
+@pytest.mark.any_server("clocks and restarts of the controller decide; the server only stores the status")
 async def test_a_controller_that_is_killed_is_missed_by_no_rank_and_checkpoints_go_on(bad: BadDay) -> None:
     job = await bad.train()
     await job.runs(1)
@@ -140,6 +141,7 @@ FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 @pytest.mark.skipif(not FAKETIME.exists(), reason=f"no {FAKETIME}: apt-get install faketime")
 @pytest.mark.parametrize("shift", ["+3600", "-3600"])
+@pytest.mark.any_server("clocks and restarts of the controller decide; the server only stores the status")
 async def test_the_controllers_time_of_day_may_be_set_while_a_job_runs(bad: BadDay, shift: str) -> None:
     bad.arena.controllers[-1].terminate()
     offset = bad.arena.folder / f"offset{shift}"

@@ -20,6 +20,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 
+@pytest.mark.any_server("the scheduler and the budgets decide; losing one node runs on both servers")
 async def test_without_a_spare_it_waits_says_why_and_resumes_on_a_new_node(bad: BadDay) -> None:
     job = await bad.train(replicas=3)
     await job.runs(1, ranks=3)
@@ -64,6 +65,7 @@ WAITING = re.compile(r"waiting for [12] of 4 nodes: needs [12] nodes?, .*; would
 """Two where both slots had their new pods before one of these was placed."""
 
 
+@pytest.mark.any_server("the scheduler and the budgets decide; losing one node runs on both servers")
 async def test_two_nodes_lost_at_once_with_one_spare_wait_say_why_and_go_on_with_a_new_node(bad: BadDay) -> None:
     await bad.arena.whole(nodes=5)
     job = await bad.train(replicas=4, backoffLimit=0, unknownLimit=0)
@@ -139,6 +141,7 @@ async def test_a_pod_that_a_person_deletes_saves_first_and_is_replaced_on_its_no
     assert (status.restarts.user, status.slots_kept) == (0, 1)
 
 
+@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
 async def test_a_suspended_job_saves_first_and_resumes_from_there(bad: BadDay) -> None:
     job = await bad.train(ASKED, stopGraceSeconds=30)
     await job.runs(1)
@@ -159,6 +162,7 @@ async def test_a_suspended_job_saves_first_and_resumes_from_there(bad: BadDay) -
     assert status.restarts is None
 
 
+@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
 async def test_the_budget_ends_a_job_with_the_last_lines_of_its_first_failing_rank(bad: BadDay) -> None:
     program = """
         import os, sys, time
@@ -327,6 +331,7 @@ def prefer_for_memory(pid: int) -> None:
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 
+@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
 async def test_a_rank_that_takes_more_memory_than_its_pod_may_is_the_users_until_the_budget_is_used_up(
     bad: BadDay,
 ) -> None:
@@ -347,6 +352,7 @@ async def test_a_rank_that_takes_more_memory_than_its_pod_may_is_the_users_until
     assert "out of memory" in status.message
 
 
+@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
 async def test_a_worker_whose_process_1_the_kernel_kills_for_memory_is_the_users_and_replaced(bad: BadDay) -> None:
     """As on nodes where the kernel ends a container as a whole: the kubelet says OOMKilled."""
     need_control_groups()

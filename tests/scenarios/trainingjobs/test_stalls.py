@@ -54,6 +54,7 @@ async def reasons(arena: Arena) -> list[str]:
     return [event.reason for event in (await arena.client.list(Event, arena.namespace)).items]
 
 
+@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
 async def test_a_stall_and_a_stopped_rank_are_shown_until_they_are_over(arena: Arena) -> None:
     stall = {"afterSeconds": 3, "stepTimes": 1}
     await arena.submit("train", STOPPING.format(folder=str(arena.folder)), stall=stall)
@@ -94,6 +95,7 @@ async def test_a_stall_and_a_stopped_rank_are_shown_until_they_are_over(arena: A
     assert (await arena.phase("train", "Succeeded", 1)).restarts is None
 
 
+@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
 async def test_by_the_jobs_own_policy_a_stall_ends_the_attempt(arena: Arena) -> None:
     stall = {"afterSeconds": 3, "stepTimes": 1, "action": "Restart"}
     (arena.folder / "go-2").touch()
