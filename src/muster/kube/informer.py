@@ -70,7 +70,7 @@ class Informer(Generic[T]):
         watch_timeout_s: the server ends a watch after this time to twice this time. The informer then resumes it.
         stall_s: the informer reconnects if no data has arrived for this long.
         relist_jitter_s: longest pause before a new list after 410, because many informers fail at the same moment.
-        progress: marked at each event, bookmark and list, under `informer/<resource>`.
+        progress: marked at each event, bookmark and list, under `name`, which also has the selection.
         rng: source of jitter.
         metrics: counts events, lists and broken watches.
     """
@@ -97,7 +97,8 @@ class Informer(Generic[T]):
     ) -> None:
         self.kind = kind
         self.namespace = namespace
-        self.name = f"informer/{kind.RESOURCE.plural}"
+        selection = filter(None, (namespace, label_selector, field_selector))
+        self.name = "/".join(("informer", kind.RESOURCE.plural, *selection))
         self.last_error: Exception | None = None
         """The present error of the watch or list; None without an error."""
         self._client = client

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from muster.kube.client import Client
+from muster.kube.health import Progress
 from muster.kube.informers import Form, Informers, SharedInformer
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import identity
@@ -131,3 +132,13 @@ async def test_a_wait_for_a_list_says_what_stands_in_the_way(client: Client, api
         await shared.wait_synced(0.3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_each_watch_has_liveness_of_its_own(client: Client, api: FakeApi) -> None:
+    """The end of the watch of all objects does not end the checks of a watch of some."""
+    progress = Progress()
+    informers = Informers(client, {}, progress=progress)
+    async with following(informers, namespace="default"):
+        async with following(informers):
+            assert progress.ages_s().keys() == {"informer/configmaps", "informer/configmaps/default"}
+        assert progress.ages_s().keys() == {"informer/configmaps/default"}
