@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -173,8 +174,9 @@ class Trusting:
         """Wait for an Event about the node, and return what it says."""
 
         async def said() -> str:
-            events = (await self.client.request("GET", "/apis/events.k8s.io/v1/events")).decode()
-            return events if reason in events and name in events else ""
+            body = await self.client.request("GET", "/apis/events.k8s.io/v1/events")
+            ours = (each for each in json.loads(body)["items"] if each["regarding"].get("name") == name)
+            return "\n".join(each.get("note", "") for each in ours if each["reason"] == reason)
 
         found: str = await until(f"{reason} of {name} is said", said)
         return found

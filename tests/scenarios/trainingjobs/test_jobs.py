@@ -102,7 +102,9 @@ async def test_a_killed_controller_changes_nothing_for_what_runs(arena: Arena) -
 
 
 async def until_written(arena: Arena, attempt: int) -> None:
+    files = [arena.folder / f"pid-{attempt}-{rank}" for rank in (0, 1)]
+
     async def written() -> bool:
-        return all((arena.folder / f"pid-{attempt}-{rank}").exists() for rank in (0, 1))
+        return all(file.exists() and file.read_text() for file in files)
 
     await until("both ranks run", written)
