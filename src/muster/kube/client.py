@@ -76,6 +76,24 @@ class Client(RestClient):
         Raises Gone if the snapshot expires between two pages.
         """
         items: list[T] = []
+        version = ""
+        pages = self.pages(kind, namespace, label_selector=label_selector, field_selector=field_selector, page=page)
+        async with aclosing(pages):
+            async for listing in pages:
+                items += listing.items
+                version = listing.resource_version
+        return Listing(metadata=ListMeta(resource_version=version), items=items)
+
+    async def pages(
+        self,
+        kind: type[T],
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page: int = PAGE,
+    ) -> AsyncGenerator[Listing[T], None]:
+        """Read all objects as `list_all` does, one page in memory at a time."""
         token = ""
         while True:
             listing = await self.list(
@@ -86,10 +104,10 @@ class Client(RestClient):
                 limit=page,
                 continue_=token,
             )
-            items += listing.items
+            yield listing
             token = listing.continue_
             if not token:
-                return Listing(metadata=ListMeta(resource_version=listing.resource_version), items=items)
+                return
 
     @overload
     async def create(

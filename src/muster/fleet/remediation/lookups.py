@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from contextlib import aclosing
 
 from msgspec.structs import replace
 
@@ -17,7 +18,7 @@ from muster.fleet.scaling.node_views import pod_keeps
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.objects.coordination import Lease
-from muster.kube.objects.leanpod import LeanPod
+from muster.kube.objects.pod import Pod
 
 log = logging.getLogger(__name__)
 
@@ -125,13 +126,15 @@ class Looker:
         views: dict[str, list[PodView]] = {}
         try:
             async with asyncio.timeout(WHOLE_TIMEOUT_S):
-                pods = (await self._client.list_all(LeanPod, field_selector="spec.nodeName!=")).items
+                pages = self._client.pages(Pod, field_selector="spec.nodeName!=")
+                async with aclosing(pages):
+                    async for page in pages:
+                        for pod in filter(self._leaves, page.items):
+                            views.setdefault(pod.spec.node_name, []).append(self._view(pod))
         except (ApiError, ConfigError, TimeoutError) as error:
             log.warning("pods of all nodes: %s", str(error) or "no answer in time")
             self._whole = None
         else:
-            for pod in filter(self._leaves, pods):
-                views.setdefault(pod.spec.node_name, []).append(self._view(pod))
             self._whole = {name: tuple(each) for name, each in views.items()}
         self._rested_at = loop.time() + REST * (loop.time() - began)
         return self._whole is not None
@@ -143,20 +146,20 @@ class Looker:
             log.info("pods of node %s: %s", node, str(error) or "no answer in time")
             return None
 
-    async def _list(self, node: str) -> list[LeanPod]:
+    async def _list(self, node: str) -> list[Pod]:
         async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
-            return (await self._client.list_all(LeanPod, field_selector=f"spec.nodeName={node}")).items
+            return (await self._client.list_all(Pod, field_selector=f"spec.nodeName={node}")).items
 
-    def _views(self, pods: Iterable[LeanPod]) -> tuple[PodView, ...]:
+    def _views(self, pods: Iterable[Pod]) -> tuple[PodView, ...]:
         return tuple(self._view(pod) for pod in pods if self._leaves(pod))
 
-    def _leaves(self, pod: LeanPod) -> bool:
+    def _leaves(self, pod: Pod) -> bool:
         """Return whether the pod must leave before the machine is touched. Tests, steps and balloons need not."""
         labels = pod.metadata.labels
         ours = LABEL_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true"
         return not (ours and pod.namespace == self._namespace) and any(True for _ in pod_keeps(pod))
 
-    def _view(self, pod: LeanPod) -> PodView:
+    def _view(self, pod: Pod) -> PodView:
         gang = pod.metadata.labels.get(LABEL_GANG, "")
         return PodView(
             namespace=pod.namespace,

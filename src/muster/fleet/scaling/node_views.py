@@ -11,7 +11,6 @@ from muster.api.placement import Placement
 from muster.fleet.nodes.node import read
 from muster.fleet.scaling.config import EXTERNAL
 from muster.fleet.scaling.snapshot import Group, PoolSpec, ScalingNode
-from muster.kube.objects.leanpod import LeanPod
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.taints import HARD_EFFECTS
@@ -40,7 +39,7 @@ def record_of(node: Node) -> Record | None:
         return None
 
 
-def pod_keeps(pod: Pod | LeanPod) -> Iterable[str]:
+def pod_keeps(pod: Pod) -> Iterable[str]:
     """Yield the node that the pod keeps; none if the pod has ended, or is a DaemonSet's or static pod."""
     if not pod.spec.node_name or pod.finished or MIRROR in pod.metadata.annotations:
         return ()
