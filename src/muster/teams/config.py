@@ -19,7 +19,9 @@ from itertools import combinations
 from typing import Literal
 
 import msgspec
+import yaml
 
+from muster.api.marked import place_of
 from muster.api.names import LABEL_TEAM, TEAMS_CONFIG_KEY
 from muster.teams.yaml_reader import Entry, Problem, Reader, TeamsConfigError
 
@@ -95,6 +97,33 @@ def from_data(data: Mapping[str, str]) -> TeamsConfig:
         others = ", ".join(sorted(data))
         raise TeamsConfigError([Problem(0, f"no key {TEAMS_CONFIG_KEY}", f"the data has {others}: rename it")])
     return parse(data[TEAMS_CONFIG_KEY])
+
+
+def parse_manifest(text: str) -> TeamsConfig:
+    """Parse either form; line numbers refer to the file. Raises TeamsConfigError."""
+    reader = Reader(text)
+    root = reader.root().node if not reader.empty else None
+    fields = _entries(root)
+    kind = fields.get("kind")
+    if not isinstance(kind, yaml.ScalarNode) or kind.value != "ConfigMap":
+        return parse(text)
+    data = _entries(fields.get("data"))
+    held = data.get(TEAMS_CONFIG_KEY)
+    if not isinstance(held, yaml.ScalarNode):
+        return from_data(dict.fromkeys(data, ""))
+    try:
+        return parse(str(held.value))
+    except TeamsConfigError as error:
+        # A block scalar begins on the line after its indicator; a quoted scalar begins on the same line.
+        offset = place_of(held).line - 1 + (held.style in ("|", ">"))
+        found = [Problem(each.line and each.line + offset, each.what, each.change) for each in error.problems]
+        raise TeamsConfigError(found) from None
+
+
+def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {str(key.value): value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
 
 
 class _Tuple(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from muster.api import names
 from muster.api.fixed_spec import effective
@@ -31,7 +31,6 @@ from muster.trainingjobs.plan import (
 from muster.trainingjobs.pods.pod import PodSettings, build_pod
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.snapshot import Refusal
-from muster.trainingjobs.status.json_patch import merge_patch
 from muster.trainingjobs.status.timeline import RestartLedger
 
 log = logging.getLogger(__name__)
@@ -208,3 +207,16 @@ class Executor:
 
 def _pod_key(job: TrainingJob, action: CreatePod) -> str:
     return f"{job.namespace}/{names.pod_name(job.name, action.slot, action.attempt)}"
+
+
+def merge_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the merge patch (RFC 7386): changed and new keys, null for removed ones, whole lists."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if inner := merge_patch(before, value):
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = value
+    return patch

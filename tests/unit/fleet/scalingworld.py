@@ -9,10 +9,10 @@ from typing import Any
 from muster.fleet.providers.base import ProviderError
 from muster.fleet.providers.simulated import SimulatedCloud, SimulatedGroup
 from muster.fleet.scaling.classify import tracked_key
+from muster.fleet.scaling.controller import undone
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.plan import Cordon, Delete, ForgetNode, Plan, SetSize, Uncordon
 from muster.fleet.scaling.pool_memory import silent
-from muster.fleet.scaling.rollback import undone
 from muster.fleet.scaling.snapshot import (
     Fault,
     GangDemand,

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from muster.cli.nodes.trust import read_trusting
+from muster.cli.jobs.explain import read_trusting
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.preflight.controller import PreflightController
 from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary
@@ -247,9 +247,9 @@ def test_outside_explanations_know_whether_nodes_need_tests() -> None:
         world.add_pod("work")
         await asyncio.sleep(10)
         client = world.cluster.client("cli")
-        assert await read_trusting(client, NAMESPACE) is None
+        assert await read_trusting(client) is None
         world.call("PATCH", config, {"data": {"required": "true"}})
-        assert await read_trusting(client, NAMESPACE) == NAMESPACE
+        assert await read_trusting(client) == NAMESPACE
         state = await load_state(client, trusting=NAMESPACE)
         gang = next(gang for gang in state.gangs.values() if gang.name == "work")
         assert "1 untested (no test yet)" in explain(state.snapshot(), gang, now=world.loop.now).summary

@@ -9,8 +9,7 @@ import pytest
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.main import run
 from muster.cli.teams.teams import read_config
-from muster.teams.config import parse
-from muster.teams.manifest import parse_manifest
+from muster.teams.config import parse, parse_manifest
 from muster.teams.yaml_reader import TeamsConfigError
 
 TEXT = "allocations:\n- {nodeSelector: {gpu: h100}, team: vision, amount: 40}\n"

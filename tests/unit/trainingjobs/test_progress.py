@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.trainingjobs.status.json_patch import merge_patch
+from muster.trainingjobs.executor import merge_patch
 from muster.trainingjobs.status.progress import Pacer, ProgressBook
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -11,11 +13,11 @@ from muster.agent.aside import Aside
 from muster.agent.check import Cost, Setup
 from muster.agent.checks.contexts import Contexts
 from muster.agent.checks.dcgm import gpus_of_page
+from muster.agent.checks.files import names_in, text_of
 from muster.agent.checks.gpusample import GpuHistory, Gpus
 from muster.agent.checks.http import HttpError, check_url, get
 from muster.agent.checks.nvml import LIB_RM_VERSION_MISMATCH, LIBRARIES, Nvml, NvmlError
 from muster.agent.checks.nvmlsample import sample
-from muster.agent.checks.pcibus import gpus_on_bus
 from muster.agent.checks.sights import Findings
 from muster.fleet.health.finding import Finding
 
@@ -23,6 +25,12 @@ NAME: Final = "gpu"
 PERIOD_S: Final = 30.0
 """The policy's throttling rule counts calls of this check: sixty of them are half an hour."""
 TIMEOUT_S: Final = 25.0
+_VENDOR: Final = "0x10de"
+_CLASSES: Final = ("0x0300", "0x0302")
+"""VGA and 3D controllers."""
+_GONE: Final = b"\xff\xff"
+_ELSEWHERE: Final = ("vfio-pci", "pci-stub")
+"""Drivers of GPUs that are passed to virtual machines."""
 
 
 class Options(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,7 +72,7 @@ class GpuCheck:
         return self._findings.take(self._history.take(gpus), now_s)
 
     def _by_nvml(self) -> Gpus:
-        on_bus, off_bus = gpus_on_bus(self._sys)
+        on_bus, off_bus = _gpus_on_bus(self._sys)
         try:
             with Nvml(self._options.libraries) as nvml:
                 gpus = tuple(sample(nvml, on_bus, self._contexts.judge))
@@ -74,7 +82,7 @@ class GpuCheck:
         return Gpus(gpus, on_bus, off_bus)
 
     def _by_page(self) -> Gpus:
-        on_bus, off_bus = gpus_on_bus(self._sys)
+        on_bus, off_bus = _gpus_on_bus(self._sys)
         try:
             answer = get(self._options.dcgm_url, self.timeout_s / 2)
         except HttpError as error:
@@ -98,3 +106,23 @@ def make(setup: Setup) -> GpuCheck:
     if options.dcgm_url:
         check_url(options.dcgm_url)
     return GpuCheck(setup, options)
+
+
+def _gpus_on_bus(sys: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the addresses of (GPUs for NVIDIA's driver, those among them that no longer respond): sysfs-bus-pci."""
+    bus = sys / "bus/pci/devices"
+    found, silent = [], []
+    for name in names_in(bus):
+        device = bus / name
+        if text_of(device / "vendor") != _VENDOR or not (text_of(device / "class") or "").startswith(_CLASSES):
+            continue
+        if os.path.basename(os.path.realpath(device / "driver")) in _ELSEWHERE:
+            continue
+        found.append(name.lower())
+        try:
+            with (device / "config").open("rb", buffering=0) as config:
+                if config.read(len(_GONE)) == _GONE:  # a read returns all ones if the device does not respond
+                    silent.append(name.lower())
+        except OSError:
+            continue  # not readable: the state is not known
+    return tuple(found), tuple(silent)

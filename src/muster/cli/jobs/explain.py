@@ -89,9 +89,23 @@ def _read(file: str, namespace: str) -> TrainingJob:
     return manifests.checked(manifest)
 
 
+async def read_trusting(client: Client) -> str | None:
+    """Return Muster's own namespace if nodes need tests; None if they do not, or the caller may not read it."""
+    from muster.api.names import SYSTEM_NAMESPACE
+    from muster.fleet.preflight.config import CONFIG_MAP, REQUIRED_KEY
+    from muster.kube.errors import ApiError
+    from muster.kube.objects.core import ConfigMap
+
+    try:
+        listed = await client.list(ConfigMap, SYSTEM_NAMESPACE, field_selector=f"metadata.name={CONFIG_MAP}")
+    except ApiError:
+        return None
+    required = any(config.data.get(REQUIRED_KEY) == "true" for config in listed.items)
+    return SYSTEM_NAMESPACE if required else None
+
+
 async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
     from muster.cli.jobs.watch import get_job
-    from muster.cli.nodes.trust import read_trusting
     from muster.cli.teams.team_key import read_team_key
     from muster.kube.objects.node import Node
     from muster.scheduler.explain.hypothetical import suppose_placed

@@ -72,7 +72,7 @@ def plan_command(file: str, output: str, target: Target) -> int:
 
 def read_config(file: str) -> TeamsConfig:
     """Read teams.yaml, or a ConfigMap that holds it. Raises BadInput with all errors and their lines."""
-    from muster.teams.manifest import parse_manifest
+    from muster.teams.config import parse_manifest
     from muster.teams.yaml_reader import TeamsConfigError
 
     try:

@@ -17,8 +17,7 @@ import yaml
 from muster.api.marked import NotYaml, Place, document, place_of, plain, twice
 from muster.api.misfits import field_hint, misfits
 from muster.fleet.configtext import ConfigTextError, place_text
-from muster.fleet.health.policy import ELSEWHERE, Beside, Entry, Policy, Pool, Rule
-from muster.fleet.health.policychecks import rule_problems
+from muster.fleet.health.policy import ELSEWHERE, UNKNOWN_CODE, Beside, Entry, Policy, Pool, Rule
 from muster.fleet.health.policyfields import EntryText, PolicyText, PoolText, RuleText
 
 CATALOGUE: Final = Path(__file__).with_name("catalogue.yaml")
@@ -152,7 +151,7 @@ class _Reading:
             rule = self._rule(place, text, by_name.get(text.name))
             if rule is not None:
                 by_name[rule.name] = rule
-                for what in rule_problems(rule, codes):
+                for what in _rule_problems(rule, codes):
                     self._wrong(place, f"rule {rule.name}: {what}")
         for name, place in here.items():
             for other in by_name[name].excuses if name in by_name else ():
@@ -265,3 +264,23 @@ def _known(place: Place, otherwise: Place) -> Place:
 
 def _is_empty(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
+
+
+def _rule_problems(rule: Rule, codes: Mapping[str, Mapping[str, Entry]]) -> Iterator[str]:
+    """Yield the problems of a rule whose single fields are valid, and what to change."""
+    if rule.remediations:
+        if rule.check or rule.codes or rule.beside or rule.excuses:
+            yield "remediations stands alone; leave out check, codes, beside and excuses"
+        return
+    if not rule.check:
+        yield "check is missing; write which check's findings it is about"
+    elif rule.check not in codes:
+        yield f"no code of the check {rule.check} is in the policy; correct its name, or add the check below codes"
+    else:
+        known = codes[rule.check]
+        wanted = (*rule.codes, *(rule.beside.codes if rule.beside else ()))
+        for code in wanted:
+            if code == UNKNOWN_CODE or not any(each == code or each.startswith(f"{code}/") for each in known):
+                yield f"code {code} of {rule.check} is not in the policy; correct it, or add it below codes"
+    if rule.components > 1 and rule.per == "component":
+        yield "components counts different ones, and per: component looks at one; write per: node"

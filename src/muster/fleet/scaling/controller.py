@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.placement import Placement
@@ -15,6 +16,7 @@ from muster.api.trimmed import FORMS
 from muster.fleet.providers.aws import AutoScalingGroups
 from muster.fleet.providers.base import Provider, ProviderError
 from muster.fleet.providers.external import External
+from muster.fleet.scaling.classify import tracked_key
 from muster.fleet.scaling.config import CONFIG_KEY, CONFIG_MAP, EXTERNAL, parse_config
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.demands import Demands
@@ -22,9 +24,8 @@ from muster.fleet.scaling.events import Teller
 from muster.fleet.scaling.executor import Carried, Carrier, fault_of
 from muster.fleet.scaling.metrics import scaling_metrics
 from muster.fleet.scaling.node_views import external_pool, node_views, placement_keeps, pod_keeps
-from muster.fleet.scaling.plan import Action, Plan
+from muster.fleet.scaling.plan import Action, Delete, Plan
 from muster.fleet.scaling.pool_memory import silent
-from muster.fleet.scaling.rollback import undone
 from muster.fleet.scaling.snapshot import COMING_MAX, POLL_S, Fault, Group, PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import Tracked
 from muster.fleet.scaling.status import ScalingStatus, kept_times, read_status, status_of, write_status
@@ -239,3 +240,24 @@ class ScalingController:
 
     def _nodes_of(self, pool: PoolSpec) -> list[str]:
         return [node.name for node in self._nodes.store.values() if external_pool(node, (pool,))]
+
+
+def undone(plan: Plan, view: View, actions: Iterable[Action]) -> tuple[dict[str, Tracked], dict[str, PoolMemory]]:
+    """Return node states and pool memory as if these actions had not been in the plan that was made from `view`.
+
+    A size that was not set needs no correction: the next read shows the group's actual size.
+    """
+    tracked, memory = dict(plan.tracked), dict(plan.memory)
+    for action in actions:
+        if not isinstance(action, Delete):
+            continue
+        key = tracked_key(action.pool, action.instance)
+        before = view.tracked.get(key)
+        if before is not None:
+            tracked[key] = before
+        else:
+            tracked.pop(key, None)
+        if not action.replace:
+            known = memory[action.pool]
+            memory[action.pool] = replace(known, asked=known.asked + 1)
+    return tracked, memory
