@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+from muster.api.node_remediation import RemediationStep
+from muster.api.training_job_status import Fault, Stall
+from muster.scheduler.explain.why_waiting import Explanation
 from tests.support import textblind
 
 READ = """
@@ -42,3 +47,23 @@ def test_traces_are_compared_without_texts_only() -> None:
         "reason": "NotEnough",
         "history": [{"rung": "Drain", "event": "Emptied"}],
     }
+    assert textblind.without_texts({"data": {"a": '{"why": "x", "owner": "y"}', "b": "{x"}}) == {
+        "data": {"a": {"owner": "y"}, "b": "{x"}
+    }
+
+
+def test_each_exception_names_a_text_field_of_a_class_of_ours() -> None:
+    for path in [*textblind.MORE, *textblind.NOT_FOR_PEOPLE]:
+        owner, _, name = path.rpartition(".")
+        module, _, kind = owner.rpartition(".")
+        fields = {
+            each.name: each.type for each in msgspec.structs.fields(getattr(importlib.import_module(module), kind))
+        }
+        assert "str" in str(fields[name]), path
+
+
+def test_fields_are_known_by_their_names() -> None:
+    assert textblind.texts_of(Fault) == ("message",)
+    assert textblind.texts_of(Stall) == ("suspicion", "message")
+    assert textblind.texts_of(RemediationStep) == ("reason",)
+    assert textblind.texts_of(Explanation) == ("summary", "headline")

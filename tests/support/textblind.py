@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,23 +26,23 @@ import msgspec
 
 PREFIX: Final = "text-"
 _ROOT: Final = Path(__file__).parents[2]
-TEXTS: Final = {
-    "muster.api.node_health.ObservedFinding": ("message",),
-    "muster.api.node_remediation.NodeRemediationStatus": ("message",),
-    "muster.api.node_remediation.RemediationRequest": ("reason",),
-    "muster.api.node_remediation.RemediationStep": ("reason",),
-    "muster.api.placement.PlacementStatus": ("message",),
-    "muster.api.training_job.Fault": ("message",),
-    "muster.api.training_job.Stall": ("message",),
-    "muster.api.training_job.TrainingJobStatus": ("message",),
-    "muster.fleet.remediation.snapshot.Evidence": ("why",),
-    "muster.fleet.remediation.snapshot.QuarantineRecord": ("why",),
-    "muster.kube.objects.core.Event": ("message",),
-    "muster.kube.objects.meta.Condition": ("message",),
-    "muster.trainingjobs.snapshot.Refusal": ("message",),
-    "muster.trainingjobs.snapshot.Wait": ("message",),
+NAMES: Final = ("message", "why", "summary", "headline", "suspicion")
+"""What fields with texts for people are called."""
+MORE: Final = frozenset(
+    {"muster.api.node_remediation.RemediationRequest.reason", "muster.api.node_remediation.RemediationStep.reason"}
+)
+"""Texts for people in fields with other names."""
+NOT_FOR_PEOPLE: Final = {
+    "muster.kube.errors.Status.message": "an API server's answer, which has no typed field for some refusals",
+    "muster.kube.objects.container.ContainerStateTerminated.message": "a container's record of its end",
+    "muster.kube.objects.container.ContainerStateWaiting.message": "written by a kubelet",
+    "muster.kube.objects.node.NodeCondition.message": "written by a kubelet; remediation compares its own for equality",
+    "muster.kube.objects.pod.PodStatus.message": "written by a kubelet; rows of the fault table match it",
+    "muster.trainingjobs.faults.rules.Evidence.message": "a program's last lines; rows of the fault table match them",
+    "muster.scheduler.explain.why_waiting.Explanation.why": "a name of the enumeration Why",
+    "muster.scheduler.plan.RemoveMember.why": "a name, used as a label of a metric",
 }
-"""The texts for people in our objects, in Events and in what they are made from, by class."""
+"""Fields of these names that programs read, with the reason."""
 _ANNOTATIONS: Final = ("muster.dev/refusal", "muster.dev/quarantine-record")
 
 
@@ -51,28 +53,48 @@ def token(text: str) -> str:
     return PREFIX + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def install() -> None:
-    """Replace texts by tokens in all objects that this process makes or reads from now on."""
+def constant(text: str) -> str:
+    """Return the constant that stands for all texts; "" stays "", because it says that there is no text."""
+    return PREFIX if text else ""
+
+
+def install(blinded: Callable[[str], str] = token) -> None:
+    """Replace texts in all objects that this process makes or reads from now on by what `blinded` returns for them."""
     assert "muster.kube.objects.struct" not in sys.modules, "objects were imported before"
 
     class Blind(msgspec.Struct):
         def __init_subclass__(cls, **options: Any) -> None:
             super().__init_subclass__(**options)
-            fields = TEXTS.get(f"{cls.__module__}.{cls.__name__}")
-            if fields is not None:
-                cls.__post_init__ = _blinding(fields, cls.__dict__.get("__post_init__"))  # type: ignore[attr-defined]
+            fields = texts_of(cls)
+            if fields:
+                cls.__post_init__ = _blinding(fields, blinded, cls.__dict__.get("__post_init__"))  # type: ignore[attr-defined]
 
     msgspec.Struct = Blind  # type: ignore[misc]
     from muster.trainingjobs.status import builder
 
     shortened = builder.shortened
-    builder.shortened = lambda text, *most: token(shortened(text, *most))
+    builder.shortened = lambda text, *most: blinded(shortened(text, *most))
 
 
-def _blinding(fields: tuple[str, ...], own: Callable[[Any], None] | None) -> Callable[[Any], None]:
+def texts_of(cls: type) -> tuple[str, ...]:
+    """Return the fields of a class of ours that hold a text for people."""
+    fields = []
+    for name, kind in inspect.get_annotations(cls).items():
+        path = f"{cls.__module__}.{cls.__name__}.{name}"
+        text = path in MORE or (name in NAMES and re.search(r"\bstr\b", str(kind)) and path not in NOT_FOR_PEOPLE)
+        if text and path.startswith("muster."):
+            fields.append(name)
+    return tuple(fields)
+
+
+def _blinding(
+    fields: tuple[str, ...], blinded: Callable[[str], str], own: Callable[[Any], None] | None
+) -> Callable[[Any], None]:
     def __post_init__(self: Any) -> None:
         for name in fields:
-            msgspec.structs.force_setattr(self, name, token(getattr(self, name)))
+            text = getattr(self, name)
+            if isinstance(text, str):
+                msgspec.structs.force_setattr(self, name, blinded(text))
         if own is not None:
             own(self)
 
@@ -80,9 +102,11 @@ def _blinding(fields: tuple[str, ...], own: Callable[[Any], None] | None) -> Cal
 
 
 def without_texts(value: Any) -> Any:
-    """Return a decoded body with all texts for people left out."""
+    """Return a decoded body with all texts for people left out, also in the records that a string holds as JSON."""
     if isinstance(value, list):
         return [without_texts(each) for each in value]
+    if isinstance(value, str):
+        return without_texts(msgspec.json.decode(value)) if _holds_json(value) else value
     if not isinstance(value, dict):
         return value
     entry = "rung" in value and "event" in value
@@ -90,8 +114,26 @@ def without_texts(value: Any) -> Any:
     return {
         key: without_texts(each)
         for key, each in value.items()
-        if not (key == "message" or key in _ANNOTATIONS or (key == "reason" and (entry or request)))
+        if not (key in NAMES or key in _ANNOTATIONS or (key == "reason" and (entry or request)))
     }
+
+
+def _holds_json(text: str) -> bool:
+    if not text.startswith(("{", "[")):
+        return False
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _comparable(body: bytes) -> bytes:
+    """Return a body in the form that is compared. Metrics and logs are not JSON: they stay as they are."""
+    try:
+        return json.dumps(without_texts(msgspec.json.decode(body))).encode()
+    except msgspec.DecodeError:
+        return body
 
 
 def run(options: argparse.Namespace, seed: int) -> dict[str, str]:
@@ -107,7 +149,7 @@ def run(options: argparse.Namespace, seed: int) -> dict[str, str]:
     def saw(now: float, client: str, request: Request, code: int, body: bytes) -> None:
         seen.update(f"{now!r} {client} {request.method} {request.path} {code} ".encode())
         for each in (request.body, body):
-            seen.update(json.dumps(without_texts(msgspec.json.decode(each))).encode() if each else b"")
+            seen.update(_comparable(each))
 
     mode = Mode(health=True) if options.health else Mode(source=own_source()) if options.fleet else Mode()
     outcome = mode.run(seed, saw)
@@ -125,6 +167,8 @@ def compare(arguments: list[str], seed: int) -> str:
         if done.returncode:
             return f"seed {seed}: {done.stderr[-2000:]}"
         found.append(json.loads(done.stdout.splitlines()[-1]))
+    if found[0]["violation"]:
+        return f"seed {seed}: {found[0]['violation']}"
     return "" if found[0] == found[1] else f"seed {seed}: with texts {found[0]}, without {found[1]}"
 
 

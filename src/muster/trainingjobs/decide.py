@@ -144,7 +144,7 @@ def _awaits_source(snapshot: JobSnapshot, clock: Clock) -> list[Action] | None:
     if not message:
         return None
     clock.passed(clock.now + _SOURCE_LOOK_S)
-    if job.status.message == builder.shortened(message):
+    if builder.condition_reason(job.status, "Admitted") == ("CheckpointAwaited", builder.shortened(message)):
         return []
     status = replace(job.status, observed_generation=job.metadata.generation, message=message)
     generation = job.metadata.generation

@@ -298,7 +298,7 @@ async def test_unapproved_gang_gets_no_nodes(cloud: Cloud) -> None:
     await cloud.gang("free", 2, approved=False)
 
     async def said() -> bool:
-        return any("ScaleUpNotApproved" in text for text in (await cloud.status()).gangs.values())
+        return any(answer.outcome == "ScaleUpNotApproved" for answer in (await cloud.status()).gangs.values())
 
     await until("its status says why", said)
     assert cloud.simulated.sizes == []

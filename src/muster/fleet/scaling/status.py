@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from muster.fleet.scaling.plan import Plan
+from muster.fleet.scaling.plan import Answer, Plan
 from muster.fleet.scaling.pool_memory import blocked
 from muster.fleet.scaling.snapshot import PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import NodeState
@@ -54,7 +54,7 @@ class ScalingStatus(msgspec.Struct, frozen=True, rename="camel"):
     """The whole status: pools by price, the outcome for each gang that lacks nodes, and the configuration's error."""
 
     pools: tuple[PoolStatus, ...] = ()
-    gangs: dict[str, str] = msgspec.field(default_factory=dict)
+    gangs: dict[str, Answer] = msgspec.field(default_factory=dict)
     config_error: str = ""
 
 
@@ -62,7 +62,7 @@ def status_of(view: View, plan: Plan, config_error: str, now: float) -> ScalingS
     """Return the status. The conditions have the current time; `kept_times` corrects that."""
     pools = tuple(_pool(pool, view, plan, now) for pool in view.pools)
     names = {gang.key: gang.name for gang in view.demands}
-    gangs = {names[key]: f"{answer.outcome}: {answer.message}" for key, answer in plan.answers.items()}
+    gangs = {names[key]: answer for key, answer in plan.answers.items()}
     return ScalingStatus(pools, gangs, config_error)
 
 

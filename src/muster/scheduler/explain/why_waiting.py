@@ -164,7 +164,7 @@ def explain(
         changes=options,
         position=position,
         queued=queued,
-        head=reason.detail if behind else "",
+        head=head.full_name if behind and head is not None else "",
         when=start,
     )
 
