@@ -13,8 +13,6 @@ import struct
 from typing import Final
 
 CAP_SYSLOG: Final = 34
-UNPRIVILEGED_USER: Final = 65532
-"""The user of Muster's image."""
 
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _PR_SET_KEEPCAPS: Final = 8
@@ -25,8 +23,8 @@ _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITIES_MAX: Final = 64
 
 
-def drop_privileges(user: int = UNPRIVILEGED_USER, keep: int = CAP_SYSLOG) -> None:
-    """Become `user` permanently, keeping at most the capability `keep`. Call it before any thread is started.
+def drop_privileges(user: int) -> None:
+    """Become `user` permanently, keeping at most CAP_SYSLOG. Call it before any thread is started.
 
     Raises:
         OSError: the kernel does not allow it. Without root, only the ability to gain privileges is dropped.
@@ -35,7 +33,7 @@ def drop_privileges(user: int = UNPRIVILEGED_USER, keep: int = CAP_SYSLOG) -> No
     if os.geteuid() == 0:
         for capability in range(_CAPABILITIES_MAX):
             libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for capabilities that the kernel does not know
-        held = _permitted(libc) & (1 << keep)
+        held = _permitted(libc) & (1 << CAP_SYSLOG)
         _checked(libc, libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
         groups = [group for group in os.getgroups() if group != 0]
         os.setgroups(groups)  # the pod's other groups, such as one that may read logs

@@ -60,9 +60,9 @@ def namespace(context: click.Context, parameter: click.Parameter, value: str) ->
 NODE_NAMES: Final = object_names("node", "kubectl get nodes lists those of the cluster")
 
 
-def node_argument(name: str = "name", metavar: str = "NODE", **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def node_argument(metavar: str = "NODE", **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Make a click argument for the name of a node, with a check."""
-    return click.argument(name, metavar=metavar, callback=NODE_NAMES, **options)
+    return click.argument("name", metavar=metavar, callback=NODE_NAMES, **options)
 
 
 def not_empty(context: click.Context, parameter: click.Parameter, value: Any) -> Any:

@@ -23,6 +23,7 @@ from muster.embedded.layout import ClusterSpec, Layout
 
 START_S = 300.0
 STOP_S = 60.0
+_TAIL_LINES = 12
 _POLL_S = 0.1
 _LOCK_S = 0.5
 """Longer than a process holds the lock that only checks whether it is held."""
@@ -276,11 +277,11 @@ def _wait_ready(layout: Layout, on_stage: Callable[[str], None], given_up: Calla
         time.sleep(_POLL_S)
 
 
-def _log_tail(layout: Layout, lines: int = 12) -> str:
+def _log_tail(layout: Layout) -> str:
     with contextlib.suppress(OSError):
         text = layout.log("daemon").read_text(errors="replace").splitlines()
-        start = max((at for at, line in enumerate(text) if line.startswith("cannot start: ")), default=-lines)
-        return "\n".join(text[start:][:lines]).removeprefix("cannot start: ")
+        start = max((at for at, line in enumerate(text) if line.startswith("cannot start: ")), default=-_TAIL_LINES)
+        return "\n".join(text[start:][:_TAIL_LINES]).removeprefix("cannot start: ")
     return "it wrote nothing"
 
 

@@ -30,8 +30,6 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         health_port: port of the controller's health and metrics.
         network: `host` (loopback addresses) or `netns` (a network namespace for each pod).
         cluster_id: what every process of the cluster carries in MUSTER_CLUSTER_ID.
-        cpus: CPUs each node declares.
-        memory_gib: memory each node declares, GiB.
         node_grace_s: silence after which a node counts as lost, in seconds.
         real: whether the cluster has a real control plane (etcd, kube-apiserver, kube-controller-manager).
         etcd_port: port of etcd, of a real control plane.
@@ -49,8 +47,6 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     health_port: int = 0
     network: Literal["host", "netns"] = "host"
     cluster_id: str = ""
-    cpus: int = 64
-    memory_gib: int = 512
     node_grace_s: float = 10.0
     real: bool = False
     etcd_port: int = 0

@@ -20,6 +20,7 @@ from muster.kube.objects.node import Node
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _JSON = {"Content-Type": "application/json"}
 _POLL_S = 0.1
+_KINDS_S = 30.0
 
 
 class NotReadyError(Exception):
@@ -47,7 +48,7 @@ async def answers(client: Client) -> bool:
     return await client.request("GET", "/readyz") is not None
 
 
-async def install_kinds(client: Client, timeout_s: float = 30.0) -> list[str]:
+async def install_kinds(client: Client) -> list[str]:
     """Create or update our CustomResourceDefinitions and the system namespace, and wait until they are served.
 
     Returns the names of those that were missing.
@@ -68,7 +69,7 @@ async def install_kinds(client: Client, timeout_s: float = 30.0) -> list[str]:
         listed = json.loads(await client.request("GET", f"/apis/{API_VERSION}"))
         return wanted <= {resource["name"] for resource in listed["resources"]}
 
-    await poll("Muster's kinds", served, timeout_s)
+    await poll("Muster's kinds", served, _KINDS_S)
     return missing
 
 

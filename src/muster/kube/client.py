@@ -43,8 +43,6 @@ class Client(RestClient):
         field_selector: str = "",
         limit: int = 0,
         continue_: str = "",
-        resource_version: str = "",
-        resource_version_match: str = "",
     ) -> Listing[T]:
         """Read objects, of all namespaces if `namespace` is None.
 
@@ -55,10 +53,6 @@ class Client(RestClient):
             params["limit"] = str(limit)
         if continue_:
             params["continue"] = continue_
-        if resource_version:
-            params["resourceVersion"] = resource_version
-        if resource_version_match:
-            params["resourceVersionMatch"] = resource_version_match
         body = await self.request("GET", kind.RESOURCE.path(namespace), params=params, verb="LIST")
         return cast("Listing[T]", decode(body, Listing[kind]))  # type: ignore[valid-type]
 

@@ -39,6 +39,10 @@ from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
 DEFAULTS = Settings()
+_REPORTED_PER_QUEUE = 20
+"""Gangs behind the head of a queue that a plan lists; the others are counted."""
+_BACKFILL_DEPTH = 50
+"""Gangs with a time limit behind the head that are tried for backfill."""
 _Turn = tuple[Queue, int] | tuple[Gang, SlotReview, bool]
 
 
@@ -282,14 +286,14 @@ def _behind(draft: Draft, queue: Queue, at: int) -> None:
     placed = _backfill(draft, queue, head)
     rest = range(at + 1, len(queue))
     waiting, alike = draft.waiting, dict[tuple[int, str], Reason]()
-    for index in rest[: draft.settings.reported_per_queue]:
+    for index in rest[:_REPORTED_PER_QUEUE]:
         gang = queue[index]
         if gang.key not in placed:
             kind = (gang.size, gang.team)
             if kind not in alike:
                 alike[kind] = is_behind(gang, head, gang.size)
             waiting[gang.key] = alike[kind]
-    draft.unreported += max(0, len(rest) - draft.settings.reported_per_queue)
+    draft.unreported += max(0, len(rest) - _REPORTED_PER_QUEUE)
 
 
 def _backfill(draft: Draft, queue: Queue, head: Gang) -> set[str]:
@@ -298,7 +302,7 @@ def _backfill(draft: Draft, queue: Queue, head: Gang) -> set[str]:
     if head.key not in draft.starts:
         return placed
     room = room_for(draft, head.counts)
-    for gang in islice(queue.limited_after(head.order), draft.settings.backfill_depth):
+    for gang in islice(queue.limited_after(head.order), _BACKFILL_DEPTH):
         if any(count > room[cls] for cls, count in gang.counts.items()):
             continue  # the common case: no room is free
         if gang.writing or gang.binding or _name_taken(draft, gang):

@@ -21,21 +21,14 @@ class Settings(msgspec.Struct, frozen=True):
     Attributes:
         bind_deadline_s: a gang that is not fully bound within this time is released.
         hold_s: how long slots of a gang without live pods stay reserved.
-        reported_per_queue: number of gangs behind the head of a queue that a plan lists; the others are counted.
         leave_slack_s: if a gang's controller does not react, its pods are deleted this long after its grace.
-        evict_within_s: a gang whose evictions are refused for this long stays. A started eviction spends its budget
-            for two minutes (kubernetes pkg/controller/disruption, DeletionTimeout).
-        backfill_depth: number of gangs with a time limit behind the head that are tried for backfill.
         team_key: label of nodes and pods that names their team, and key of the taint of nodes.
         preflight_required: nodes with GPUs are used only after they passed their tests (docs/preflight.md).
     """
 
     bind_deadline_s: float = 30.0
     hold_s: float = 600.0
-    reported_per_queue: int = 20
-    backfill_depth: int = 50
     leave_slack_s: float = 30.0
-    evict_within_s: float = 150.0
     team_key: str = LABEL_TEAM
     preflight_required: bool = False
 

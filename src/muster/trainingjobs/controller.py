@@ -44,7 +44,7 @@ from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
 from muster.trainingjobs.rendezvous.server import ReportRequest, Stale
 from muster.trainingjobs.shadow import Shadow, Suppose
-from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings, Wait, Watched
+from muster.trainingjobs.snapshot import EXCLUSION_S, JobSnapshot, Member, Wait, Watched
 from muster.trainingjobs.status import stalls
 from muster.trainingjobs.status.builder import at
 from muster.trainingjobs.status.progress import Pacer, ProgressBook
@@ -67,7 +67,7 @@ class TrainingJobController:
         cluster_secret: source of the attempts' keys.
         pods: settings for every pod.
         identity: name of this process in Events.
-        settings: times of the life cycle.
+        exclusion_s: a replacement pod waits this long for another node before it may use an excluded one.
         shadow: if set, the controller writes nothing. It logs and counts actions, and calls this with the pods that it
             would create.
         informers: shared with other controllers of this process; by default it has its own.
@@ -85,7 +85,7 @@ class TrainingJobController:
         cluster_secret: bytes,
         pods: PodSettings,
         identity: str = "muster",
-        settings: Settings | None = None,
+        exclusion_s: float = EXCLUSION_S,
         shadow: Suppose | None = None,
         informers: Informers | None = None,
         progress: Progress | None = None,
@@ -97,7 +97,7 @@ class TrainingJobController:
         client = elector.fence(client) if elector is not None else client
         self._client = client
         self._elector = elector
-        self._settings = settings or Settings()
+        self._exclusion_s = exclusion_s
         self._progress = progress
         self._clock = clock
         self._metrics = training_job_metrics(registry)
@@ -346,7 +346,7 @@ class TrainingJobController:
             contact_trusted=self.members.contact_trusted(),
             strained_at=self.strain.last,
             progress_due=self._pacer.due(job.key, now),
-            settings=self._settings,
+            exclusion_s=self._exclusion_s,
         )
 
     def _source(self, job: TrainingJob) -> TrainingJob | None:

@@ -44,6 +44,8 @@ from muster.trainingjobs.pods.slots import Clock, Slot, pod_uids, slots_of
 from muster.trainingjobs.snapshot import JobSnapshot, Wait
 from muster.trainingjobs.status import builder, spec_edits, stalls
 
+_STOP_SLACK_S: Final = 30.0
+"""Added to twice the grace before pods of an ended job that will not end are deleted."""
 _SOURCE_LOOK_S: Final = 5.0
 """Interval at which a job that waits for another job is reconciled, because changes of the other job do not wake it."""
 ENDED: Final = ("Succeeded", "Failed")
@@ -220,7 +222,7 @@ def _ended(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Actio
     Pods that do not exit in time, and pods without a node, are deleted. The others stay for their logs.
     """
     job = snapshot.job
-    status, spec, settings = job.status, job.spec, snapshot.settings
+    status, spec = job.status, job.spec
     ended_at = status.completion_time.timestamp() if status.completion_time is not None else clock.now
     actions: list[Action] = [
         Direct(
@@ -234,7 +236,7 @@ def _ended(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Actio
         )
     ]
     left = [slot.pod for slot in slots if slot.pod is not None and not slot.pod.finished and not slot.pod.terminating]
-    if left and clock.passed(ended_at + 2 * spec.stop_grace_seconds + settings.stop_slack_s):
+    if left and clock.passed(ended_at + 2 * spec.stop_grace_seconds + _STOP_SLACK_S):
         actions += [DeletePod(pod.name, pod.uid, "Ended", lost(snapshot, pod.spec.node_name)) for pod in left]
     else:
         actions += [DeletePod(pod.name, pod.uid, "Ended") for pod in left if not pod.spec.node_name]

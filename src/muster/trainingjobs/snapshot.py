@@ -68,7 +68,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         traces: tracebacks that its ranks printed.
         exit: how the first rank that failed here ended, or the launcher.
         exit_at: when the controller received `exit`.
-        heard_at: when it was last known alive: a poll arrived or was open.
         silent_since: when its last poll ended without a new one; None while one is open.
         cut: that poll ended because the connection broke.
         looking: it has not reported yet which checkpoints it sees.
@@ -91,7 +90,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[RankTrace, ...] = ()
     exit: RankExit | None = None
     exit_at: float = 0.0
-    heard_at: float = 0.0
     silent_since: float | None = None
     cut: bool = False
     looking: bool = False
@@ -131,31 +129,13 @@ class Wait(msgspec.Struct, frozen=True):
         return f"{self.message} [{self.reason}]"
 
 
+CONTACT_TIMEOUT_S: Final = 10.0
+"""A supervisor that is silent for this long is lost."""
+CUT_TIMEOUT_S: Final = 3.0
+"""The same after its connection broke, unless its node renews its Lease."""
+SETTLE_S: Final = 5.0
+"""Evidence of the same incident arrives within this time; no job fails permanently before."""
 EXCLUSION_S: Final = 60.0
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of the life cycle, in seconds.
-
-    Attributes:
-        contact_timeout_s: a supervisor that is silent for this long is lost.
-        cut_timeout_s: the same after its connection broke, unless its node renews its Lease.
-        rejoin_s: a new controller waits this long for supervisors to report.
-        blackout_s: if more than half of all supervisors fell silent at once, wait this long for the API server's view.
-        start_s: limit for a bound pod's worker to start and join.
-        settle_s: evidence of the same incident arrives within this time; no job fails permanently before.
-        exclusion_s: a replacement pod that has waited this long may use an excluded node that is Ready again.
-        stop_slack_s: added to twice the grace before pods of an ended job that will not end are deleted.
-    """
-
-    contact_timeout_s: float = 10.0
-    cut_timeout_s: float = 3.0
-    rejoin_s: float = 45.0
-    blackout_s: float = 120.0
-    start_s: float = 600.0
-    settle_s: float = 5.0
-    exclusion_s: float = EXCLUSION_S
-    stop_slack_s: float = 30.0
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +183,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         contact_trusted: false while more than half of all supervisors are silent.
         quiet: for how long the attempt has reported nothing, as this process counted it; None while it does not run.
         progress_due: the newest progress may be written now.
-        settings: times.
+        exclusion_s: a replacement pod that has waited this long may use an excluded node that is Ready again.
     """
 
     job: TrainingJob
@@ -227,4 +207,4 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     contact_trusted: bool = True
     quiet: Watched | None = None
     progress_due: bool = False
-    settings: Settings = Settings()
+    exclusion_s: float = EXCLUSION_S

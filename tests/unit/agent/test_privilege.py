@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from muster.agent.privilege import CAP_SYSLOG, UNPRIVILEGED_USER
+from muster.agent.privilege import CAP_SYSLOG
+
+UNPRIVILEGED_USER = 65532
 
 PROGRAM = """
 import os, sys

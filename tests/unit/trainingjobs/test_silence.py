@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from muster.trainingjobs.faults.evidence import REJOIN_S
 from muster.trainingjobs.plan import DeletePod, WriteStatus
-from muster.trainingjobs.snapshot import Settings
+from muster.trainingjobs.snapshot import CUT_TIMEOUT_S, EXCLUSION_S
 from tests.unit.trainingjobs.world import World, make_job
-
-SETTINGS = Settings()
 
 
 def cut(world: World, slot: int) -> str:
@@ -31,7 +30,7 @@ def lost_after(world: World, seconds: float) -> bool:
 def test_a_cut_is_believed_soon_in_quiet_conditions() -> None:
     world = World(make_job(2), nodes=3).started()
     cut(world, 1)
-    assert not lost_after(world, SETTINGS.cut_timeout_s - 0.1)
+    assert not lost_after(world, CUT_TIMEOUT_S - 0.1)
     assert lost_after(world, 0.1)
 
 
@@ -39,15 +38,15 @@ def test_patience_restarts_when_this_controller_was_slow() -> None:
     world = World(make_job(2), nodes=3).started()
     cut(world, 1)
     world.strained_at = world.now + 2.0
-    assert not lost_after(world, SETTINGS.cut_timeout_s + 1.0)
-    assert world.plan().wake_at == pytest.approx(world.strained_at + SETTINGS.cut_timeout_s)
+    assert not lost_after(world, CUT_TIMEOUT_S + 1.0)
+    assert world.plan().wake_at == pytest.approx(world.strained_at + CUT_TIMEOUT_S)
     assert lost_after(world, 1.0)
 
 
 def test_a_controller_that_is_slow_all_the_time_still_finds_lost_nodes() -> None:
     world = World(make_job(2), nodes=3).started()
     cut(world, 1)
-    for _ in range(int(SETTINGS.rejoin_s) - 1):
+    for _ in range(int(REJOIN_S) - 1):
         world.strained_at = world.now + 1
         assert not lost_after(world, 1.0)
     world.strained_at = world.now + 1
@@ -59,13 +58,13 @@ def test_slowness_before_the_silence_does_not_matter() -> None:
     world.strained_at = world.now
     world.now += 0.1
     cut(world, 1)
-    assert lost_after(world, SETTINGS.cut_timeout_s)
+    assert lost_after(world, CUT_TIMEOUT_S)
 
 
 def test_a_wrong_alarm_without_spare_nodes_is_over_once_the_node_renews_its_lease() -> None:
     world = World(make_job(3), nodes=3).started()
     node = cut(world, 1)
-    assert lost_after(world, SETTINGS.cut_timeout_s)
+    assert lost_after(world, CUT_TIMEOUT_S)
     assert world.status.excluded_nodes == (node,)
     world.dead.discard(node)
     for _ in range(5):
@@ -83,7 +82,7 @@ def test_a_wrong_alarm_without_spare_nodes_is_over_once_the_node_renews_its_leas
 def test_own_deletion_is_not_later_evidence() -> None:
     world = World(make_job(3), nodes=3).started()
     cut(world, 1)
-    world.now += SETTINGS.cut_timeout_s
+    world.now += CUT_TIMEOUT_S
     for action in world.plan().actions:  # the status says that the slot is lost
         world.act(action)
     delete = next(action for action in world.plan().actions if isinstance(action, DeletePod))
@@ -96,16 +95,16 @@ def test_own_deletion_is_not_later_evidence() -> None:
 def test_wrong_alarm_ends_within_a_bounded_time_without_a_lease() -> None:
     world = World(make_job(3), nodes=3).started()
     node = cut(world, 1)
-    assert lost_after(world, SETTINGS.cut_timeout_s)
+    assert lost_after(world, CUT_TIMEOUT_S)
     world.dead.discard(node)
-    world.until("Running", SETTINGS.exclusion_s + 10, attempt=2)
+    world.until("Running", EXCLUSION_S + 10, attempt=2)
     assert world.holder(1).spec.node_name == node
 
 
 def test_a_node_that_is_accused_of_more_than_silence_is_not_used_at_once() -> None:
     world = World(make_job(3), nodes=3).started()
     node = cut(world, 1)
-    assert lost_after(world, SETTINGS.cut_timeout_s)
+    assert lost_after(world, CUT_TIMEOUT_S)
     assert world.job is not None
     accused = replace(world.status.faults[-1], rule="rank-hardware")
     world.job = replace(world.job, status=replace(world.status, faults=(accused, world.status.faults[-1])))

@@ -279,7 +279,7 @@ class World:
         before = self.members.get(uid)
         same = before is not None and (before.state, before.attempt) == (member.state, member.attempt)
         state_at = before.state_at if before is not None and same else self.now
-        self.members[uid] = replace(member, heard_at=self.now, state_at=state_at, silent_since=None, cut=False)
+        self.members[uid] = replace(member, state_at=state_at, silent_since=None, cut=False)
         self.remembered[uid] = self.members[uid]
 
     def announced(self, pod: Pod) -> Member:

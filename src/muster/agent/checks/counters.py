@@ -32,7 +32,7 @@ def rise(old: int | None, new: int | None, bits: int = 64) -> int:
     return new - old + size if wrapped else new
 
 
-def rises(old: Mapping[K, int], new: Mapping[K, int], bits: int = 64) -> dict[K, int]:
+def rises(old: Mapping[K, int], new: Mapping[K, int]) -> dict[K, int]:
     """Return the counters that rose, and by how much. A counter in only one sample is a baseline."""
-    found = {key: rise(old.get(key), value, bits) for key, value in new.items()}
+    found = {key: rise(old.get(key), value) for key, value in new.items()}
     return {key: value for key, value in found.items() if value}

@@ -16,6 +16,7 @@ from muster.cli.errors import CliError, ExitCode
 from muster.cli.local.up import translated, waiting
 from muster.cli.output import note
 
+_TAIL_LINES = 15
 _INSTALL = "pip install mpi4py mpich numpy scikit-learn"
 
 if TYPE_CHECKING:
@@ -256,10 +257,10 @@ class Story:
         }
 
 
-def log_tails(arena: Arena, lines: int = 15) -> list[str]:
+def log_tails(arena: Arena) -> list[str]:
     """The last lines of every log, for a demo that did not go as expected."""
     kept = []
     for path in arena.logs():
-        tail = path.read_text(errors="replace").splitlines()[-lines:]
+        tail = path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         kept += [f"--- {path.name}", *tail] if tail else []
     return kept

@@ -96,13 +96,13 @@ async def kill_rank(cluster: Cluster, layout: Layout, job_name: str, slot: int, 
         job = await get_job_as_it_runs(client, cluster.namespace, job_name)
         pod = pod_of_slot(job, await members(client, job), slot)
     if rank is not None:
-        _check_rank(job, slot, rank)
+        _check_rank(job, rank)
     with translated():
         return await asyncio.to_thread(embedded.kill_rank, layout, pod.uid, rank)
 
 
-def _check_rank(job: TrainingJob, slot: int, rank: int) -> None:
-    """Refuse a rank that the job does not have, or that runs in another slot. Raises CliError."""
+def _check_rank(job: TrainingJob, rank: int) -> None:
+    """Refuse a rank that the job does not have. Raises CliError."""
     each = job.ranks
     last = job.spec.replicas * each - 1
     if rank > last:

@@ -142,10 +142,10 @@ def _report(
     )
 
 
-async def _found(client: Client, kind: type[K], name: str, namespace: str | None = None) -> K | None:
+async def _found(client: Client, kind: type[K], name: str) -> K | None:
     from muster.kube.errors import NotFound
 
     try:
-        return await client.get(kind, name, namespace)
+        return await client.get(kind, name)
     except NotFound:
         return None

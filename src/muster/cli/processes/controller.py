@@ -43,7 +43,6 @@ from muster.trainingjobs.rendezvous.secrets import InstallationSecrets, ephemera
 from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
 from muster.trainingjobs.rendezvous.tokens import TokenReviewer
 from muster.trainingjobs.snapshot import EXCLUSION_S
-from muster.trainingjobs.snapshot import Settings as JobSettings
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +191,7 @@ async def _training_jobs(
             team_key=team_key,
         ),
         identity=identity,
-        settings=JobSettings(exclusion_s=options.exclusion_s),
+        exclusion_s=options.exclusion_s,
         shadow=shadow.suppose if shadow is not None else None,
         informers=informers,
         progress=progress,

@@ -84,6 +84,6 @@ class ProxyResponse:
     upgrade: bool  # a websocket (exec, attach, port-forward) rather than a plain stream (logs)
 
 
-def json_response(code: int, obj: Obj, warnings: list[str] | None = None) -> Response:
+def json_response(code: int, obj: Obj) -> Response:
     """Answer with one object."""
-    return Response(code, encode(obj), warnings=warnings or [])
+    return Response(code, encode(obj))

@@ -61,12 +61,12 @@ def findings_of(pieces: Iterable[bytes], clock: LogClock) -> tuple[Mapping[str, 
     return hosts, scanner.lines
 
 
-def timeline(findings: Sequence[Finding], policy: Policy, history: History | None = None) -> Iterator[Step]:
+def timeline(findings: Sequence[Finding], policy: Policy) -> Iterator[Step]:
     """Yield a step for each finding of one node, oldest first. A finding's whole count applies from its first time."""
     before = Decision()
     for number, finding in enumerate(findings, 1):
         seen = findings[max(0, number - NEWEST_MAX) : number]
-        decision = decide(seen, history or History(), policy, finding.first_s)
+        decision = decide(seen, History(), policy, finding.first_s)
         changed = (decision.action, decision.job, decision.rule) != (before.action, before.job, before.rule)
         yield Step(finding=finding, decision=decision, changed=changed)
         before = decision

@@ -108,14 +108,14 @@ def between(before: Reading | None, after: Reading) -> Signals:
     return Signals(
         answered=after.answered - before.answered,
         refused=max(0.0, after.refused - before.refused),
-        p99_s=_quantile({bound: count - before.buckets.get(bound, 0.0) for bound, count in after.buckets.items()}),
+        p99_s=_p99({bound: count - before.buckets.get(bound, 0.0) for bound, count in after.buckets.items()}),
         busy=after.busy,
         queued=after.queued,
     )
 
 
-def _quantile(buckets: Mapping[float, float], share: float = 0.99) -> float | None:
-    """Return the upper limit of the percentile's bucket; if that is infinite, the largest finite limit."""
+def _p99(buckets: Mapping[float, float]) -> float | None:
+    """Return the upper limit of the 99th percentile's bucket; if that is infinite, the largest finite limit."""
     if not buckets:
         return None
     bounds = sorted(buckets)
@@ -123,7 +123,7 @@ def _quantile(buckets: Mapping[float, float], share: float = 0.99) -> float | No
     if total < REQUESTS_MIN:
         return None
     finite = [bound for bound in bounds if bound != float("inf")]
-    return next((bound for bound in finite if buckets[bound] >= share * total), finite[-1] if finite else None)
+    return next((bound for bound in finite if buckets[bound] >= 0.99 * total), finite[-1] if finite else None)
 
 
 def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

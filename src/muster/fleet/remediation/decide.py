@@ -140,7 +140,7 @@ def _open(ladder: Ladder, evidence: dict[str, Evidence], *, acts: bool) -> None:
             continue
         if remediation_name(name, node.uid) in view.sessions:
             continue
-        session = record.new_session(node, mine, ladder.now)
+        session = record.new_session(node, mine)
         before = len(ladder.actions)
         session = replace(session, status=_opened(session, mine, ladder.now))
         if acts:

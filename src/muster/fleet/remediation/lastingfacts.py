@@ -69,7 +69,7 @@ def _alone(view: View, node: RemediationNode, session: NodeRemediation | None, n
     if session is not None:
         status = replace(session.status, generation=session.status.generation + 1)
         return Move(session=session, status=_status(view, session, status), why="lasting facts", counts=False)
-    session = record.new_session(node, Evidence(action="none"), now)
+    session = record.new_session(node, Evidence(action="none"))
     message = "no remediation was needed: a passed test has cleared what was found before"
     status = NodeRemediationStatus(state="Released", generation=1, since=record.at(now), message=message)
     return Open(session=replace(session, status=_status(view, session, status)))

@@ -13,6 +13,8 @@ from muster.scheduler.pods.volumes import StorageClass, claim_state
 from muster.scheduler.state import ClusterState
 
 PERIOD_S = 1.0
+TIMEOUT_S = 10.0
+"""The time limit of one request."""
 
 
 async def follow_claims(
@@ -21,12 +23,11 @@ async def follow_claims(
     *,
     clock: Callable[[], float],
     changed: Callable[[], None],
-    timeout_s: float = 10.0,
 ) -> None:
     """Keep the claims of pending pods up to date until cancelled."""
     while True:
         for key in state.claims_wanted():
-            if await look_up_claim(client, state, key, clock=clock, timeout_s=timeout_s):
+            if await look_up_claim(client, state, key, clock=clock, timeout_s=TIMEOUT_S):
                 changed()
         await asyncio.sleep(PERIOD_S)
 

@@ -26,7 +26,7 @@ from muster.kube.errors import Forbidden, NotFound
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
-from muster.scheduler.actions.claim_lookups import look_up_claim
+from muster.scheduler.actions.claim_lookups import TIMEOUT_S, look_up_claim
 from muster.scheduler.explain.refused_evictions import list_refusals
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.priority import job_facts
@@ -72,7 +72,7 @@ async def load_state(client: Client, team_key: str = LABEL_TEAM, trusting: str |
     await list_refusals(client, state)
     for claim in state.claims_wanted():
         with contextlib.suppress(NotFound, Forbidden):
-            await look_up_claim(client, state, claim, clock=steady_time, timeout_s=10.0)
+            await look_up_claim(client, state, claim, clock=steady_time, timeout_s=TIMEOUT_S)
     return state
 
 

@@ -23,6 +23,9 @@ from muster.scheduler.snapshot import Snapshot
 
 RESTART_S = 60.0
 """Minimum cost of preempting a gang: the time to stop and to start again."""
+_EVICT_WITHIN_S = 150.0
+"""A gang whose evictions are refused for this long stays. A started eviction spends its budget for two minutes
+(kubernetes pkg/controller/disruption, DeletionTimeout)."""
 
 
 def may_leave(gang: Gang, bind_deadline_s: float) -> bool:
@@ -93,7 +96,7 @@ def leaves_by(gang: Gang, settings: Settings) -> float:
     since = asked.timestamp() if asked is not None else 0.0
     if gang.job is not None:
         return since + 2 * gang.job.grace_s + settings.leave_slack_s
-    return since + settings.evict_within_s if by_eviction(gang) else since
+    return since + _EVICT_WITHIN_S if by_eviction(gang) else since
 
 
 def is_overdue(gang: Gang, now: float, settings: Settings) -> bool:
@@ -107,7 +110,7 @@ def room_within_s(victims: Iterable[Gang], settings: Settings) -> float:
     within_s = 0.0
     for gang in victims:
         grace_s = max(gang.traits.grace_s, gang.job.grace_s if gang.job else 0.0)
-        evicted_s = grace_s + settings.evict_within_s if by_eviction(gang) else 0.0
+        evicted_s = grace_s + _EVICT_WITHIN_S if by_eviction(gang) else 0.0
         within_s = max(within_s, 3 * grace_s + settings.leave_slack_s, evicted_s)
     return within_s + settings.leave_slack_s
 

@@ -54,6 +54,10 @@ each is, is ours."""
 CAUSES_MTBF_HOURS = CAUSES_NODES * CAUSES_DAYS * 24 / sum(cause.count for cause in CAUSES)
 """Of one node: 6,334 h."""
 
+_REBOOT_S = 900.0
+_REPAIR_HOURS = 24.0
+"""In the mean."""
+
 
 class Care(msgspec.Struct, frozen=True):
     """The care of nodes: who repairs them, and how.
@@ -63,9 +67,8 @@ class Care(msgspec.Struct, frozen=True):
             mean. A person also handles faults without findings.
         saves: jobs on a node that still works save their work before they leave it.
         tests: a node comes back only after tests that a broken one does not pass; otherwise after its reboot.
-        reboot_minutes: until a node that was taken out automatically is back. `reboot_mends` is the share of these that
-            are well then. The others need a repair, as all do without automatic care.
-        repair_hours: in the mean.
+        reboot_mends: the share of nodes taken out automatically that are well after their reboot. The others need a
+            repair, as all do without automatic care.
     """
 
     name: str
@@ -74,9 +77,7 @@ class Care(msgspec.Struct, frozen=True):
     saves: bool = False
     tests: bool = False
     person_hours: float = 2.0
-    reboot_minutes: float = 15.0
     reboot_mends: float = 0.7
-    repair_hours: float = 24.0
 
 
 NO_CARE = Care("off")
@@ -178,14 +179,14 @@ class Faults:
         self._out.add(name)
         self._stage.lose_node(name, saved)
         kind, care, now = self._broken[name], self._care, self._stage.now
-        rebooted_at = now + care.reboot_minutes * 60
+        rebooted_at = now + _REBOOT_S
         seen = care.acts and kind != "silent"
         if kind == "announced" or (seen and self._after.random() < care.reboot_mends):
             self._stage.at(rebooted_at, lambda: self._back(name))
         elif care.acts and kind in ("said", "wearing") and not care.tests:
             self._stage.at(rebooted_at, lambda: self._back_unmended(name))
         else:
-            self._stage.at(now + self._mean_s(care.repair_hours), lambda: self._back(name))
+            self._stage.at(now + self._mean_s(_REPAIR_HOURS), lambda: self._back(name))
 
     def _back(self, name: str) -> None:
         del self._broken[name]

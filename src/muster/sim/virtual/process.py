@@ -38,10 +38,10 @@ class Process:
         self._context = copy_context()
         self._context.run(PROCESS.set, self)
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task of this process."""
         loop = asyncio.get_running_loop()
-        return loop.create_task(work, name=name or self.name, context=self._context.copy())
+        return loop.create_task(work, name=self.name, context=self._context.copy())
 
     def kill(self) -> None:
         """End at once, as SIGKILL or a power failure does."""

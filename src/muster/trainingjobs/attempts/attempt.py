@@ -47,7 +47,7 @@ from muster.trainingjobs.plan import (
 from muster.trainingjobs.pods.node_use import has_other_count
 from muster.trainingjobs.pods.pod import excluded_nodes
 from muster.trainingjobs.pods.slots import Clock, Slot, in_contact, joined, left_out, pod_uids
-from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.snapshot import SETTLE_S, JobSnapshot
 from muster.trainingjobs.status import admission, builder
 
 SILENCE: Final = "lost-contact"
@@ -212,8 +212,8 @@ class Attempt:
         """Returns whether no more evidence about the newest fault is expected soon."""
         fault = self.status.faults[-1] if self.status.faults else None
         detected = fault.timeline.detected if fault is not None and fault.timeline is not None else None
-        settled_at = detected.timestamp() + self.snapshot.settings.settle_s if detected is not None else 0.0
-        if settled_at <= self.now + self.snapshot.settings.settle_s and not self.clock.passed(settled_at):
+        settled_at = detected.timestamp() + SETTLE_S if detected is not None else 0.0
+        if settled_at <= self.now + SETTLE_S and not self.clock.passed(settled_at):
             return False
         looked_by = settled_at + self.job.spec.stop_grace_seconds + checkpoints.LOOK_S
         if checkpoints.is_looked_for(self.snapshot, self.part) and not self.clock.passed(looked_by):
@@ -223,7 +223,7 @@ class Attempt:
             for slot in self.slots
             if slot.member is not None and slot.number not in self.broken and slot.member.silent_since is not None
         ]
-        return all(in_contact(slot, self.snapshot, self.now) for slot in silent)
+        return all(in_contact(slot, self.now) for slot in silent)
 
     # -- pods
 
@@ -308,7 +308,7 @@ class Attempt:
         return [self._write(status, "NodeBack"), RecordEvent("NodeBack", message)]
 
     def _waited_long(self, waiting: list[Pod]) -> bool:
-        patience_s = self.snapshot.settings.exclusion_s
+        patience_s = self.snapshot.exclusion_s
         oldest = min(self.snapshot.seen.get((pod.uid, "seen"), self.now) for pod in waiting)
         return self.clock.passed(oldest + patience_s)
 

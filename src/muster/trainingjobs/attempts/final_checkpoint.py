@@ -45,7 +45,7 @@ def waits_for(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool
         return False
     if member is None or (member.state, member.attempt) != ("running", status.attempt):
         return False
-    if not in_contact(slot, snapshot, clock.now):
+    if not in_contact(slot, clock.now):
         return False
     grace_s = PART * (pod.metadata.deletion_grace_period_seconds or 0)
     return not _saved(snapshot, since) and not clock.passed(since + grace_s)

@@ -15,7 +15,7 @@ from typing import Final
 
 from muster.trainingjobs.faults.rules import Evidence
 from muster.trainingjobs.pods.slots import Clock, Slot
-from muster.trainingjobs.snapshot import JobSnapshot, RankExit
+from muster.trainingjobs.snapshot import SETTLE_S, JobSnapshot, RankExit
 from muster.trainingjobs.status import builder
 
 EVERYWHERE: Final = "Everywhere"
@@ -48,7 +48,7 @@ def look(snapshot: JobSnapshot, part: Sequence[Slot], clock: Clock) -> Found:
     if len(reported) == len(part):
         return Found.EVERYWHERE
     first = min(slot.member.exit_at for slot, _ in reported if slot.member is not None)
-    return Found.NOTHING if clock.passed(first + snapshot.settings.settle_s) else Found.WAIT
+    return Found.NOTHING if clock.passed(first + SETTLE_S) else Found.WAIT
 
 
 def exit_of(slot: Slot, snapshot: JobSnapshot) -> RankExit | None:

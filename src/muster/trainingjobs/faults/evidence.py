@@ -16,13 +16,19 @@ from muster.trainingjobs.attempts.final_checkpoint import waits_for
 from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S, Evidence
 from muster.trainingjobs.observed import Fact
 from muster.trainingjobs.pods.slots import Clock, Slot
-from muster.trainingjobs.snapshot import JobSnapshot, Member
+from muster.trainingjobs.snapshot import CONTACT_TIMEOUT_S, CUT_TIMEOUT_S, JobSnapshot, Member
 
+BLACKOUT_S: Final = 120.0
+"""If more than half of all supervisors fell silent at once, wait this long for the API server's view."""
 _NODE_CACHE_LAG_S: Final = 10.0
 """A missing node counts only after this time, because the cache may show a bound pod before its node."""
 _NOT_READY_S: Final = 30.0
 """A node that is not Ready and whose supervisor is silent counts as lost after this time."""
 _LEASE_S: Final = 40.0
+REJOIN_S: Final = 45.0
+"""A new controller waits this long for supervisors to report."""
+_START_S: Final = 600.0
+"""The limit for a bound pod's worker to start and join."""
 _AT_ONCE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
 _SOON: Final = frozenset({"CreateContainerConfigError", "RunContainerError", "CreateContainerError"})
 _SOON_S: Final = 60.0
@@ -125,7 +131,7 @@ def _may_have_ended(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -
         return False
     since = _seen(snapshot, pod.uid, "terminating", clock)
     gone_by = since + (pod.metadata.deletion_grace_period_seconds or 0)
-    return not clock.passed(min(gone_by, snapshot.leading_since + snapshot.settings.rejoin_s))
+    return not clock.passed(min(gone_by, snapshot.leading_since + REJOIN_S))
 
 
 def _terminated(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
@@ -167,11 +173,11 @@ def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence
     elif not node.ready:
         since = _seen(snapshot, name, "notReady", clock) + _NOT_READY_S
         if member is None:
-            since = max(since, snapshot.leading_since + snapshot.settings.rejoin_s)
+            since = max(since, snapshot.leading_since + REJOIN_S)
     else:
         return None
     if member is not None and member.silent_since is not None:
-        since = member.silent_since + snapshot.settings.cut_timeout_s
+        since = member.silent_since + CUT_TIMEOUT_S
     if not clock.passed(since):
         return None
     message = {
@@ -228,7 +234,7 @@ def _waiting(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
     if waiting is None and pod.status.phase == "Running":
         return None
     started = _seen(snapshot, pod.uid, "started" if pod.status.start_time is not None else "bound", clock)
-    patience_s = 0.0 if reason in _AT_ONCE else _SOON_S if reason in _SOON else snapshot.settings.start_s
+    patience_s = 0.0 if reason in _AT_ONCE else _SOON_S if reason in _SOON else _START_S
     if not clock.passed(started + patience_s):
         return None
     return Evidence(
@@ -259,24 +265,24 @@ def waiting_message(pod: Pod) -> str:
 def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
     if pod.status.phase != "Running":
         return None
-    member, settings = slot.member, snapshot.settings
+    member = slot.member
     alive_at = snapshot.leases.get(slot.node, 0.0)
     if member is None:
         running = _seen(snapshot, pod.uid, "running", clock)
-        since = max(running + settings.start_s, snapshot.leading_since + settings.rejoin_s)
+        since = max(running + _START_S, snapshot.leading_since + REJOIN_S)
         if _had_joined(snapshot, slot):
-            since = snapshot.leading_since + settings.rejoin_s
+            since = snapshot.leading_since + REJOIN_S
         silent_since = since
     elif member.silent_since is not None:
         silent_since = member.silent_since
-        patience_s = _patience_s(snapshot, member, alive_at)
+        patience_s = _patience_s(member, alive_at)
         since = silent_since + patience_s
-        if snapshot.strained_at > silent_since:  # the controller may have caused the silence; rejoin_s limits this
-            since = min(snapshot.strained_at + patience_s, max(since, silent_since + settings.rejoin_s))
+        if snapshot.strained_at > silent_since:  # the controller may have caused the silence; REJOIN_S limits this
+            since = min(snapshot.strained_at + patience_s, max(since, silent_since + REJOIN_S))
     else:
         return None
     if not snapshot.contact_trusted:
-        since = max(since, silent_since + settings.blackout_s)
+        since = max(since, silent_since + BLACKOUT_S)
     if not clock.passed(since):
         return None
     alive = alive_at > silent_since if member is not None else alive_at == 0.0 or clock.now - alive_at < _LEASE_S
@@ -296,7 +302,6 @@ def _had_joined(snapshot: JobSnapshot, slot: Slot) -> bool:
     return slot.attempt < status.attempt or (status.phase == "Running" and slot.number not in status.left_out)
 
 
-def _patience_s(snapshot: JobSnapshot, member: Member, alive_at: float) -> float:
-    settings = snapshot.settings
+def _patience_s(member: Member, alive_at: float) -> float:
     refuted = member.silent_since is not None and alive_at > member.silent_since
-    return settings.cut_timeout_s if member.cut and not refuted else settings.contact_timeout_s
+    return CUT_TIMEOUT_S if member.cut and not refuted else CONTACT_TIMEOUT_S

@@ -23,7 +23,7 @@ from muster.trainingjobs.faults.rules import (
     row_of,
 )
 from muster.trainingjobs.pods.slots import Slot, taking_part
-from muster.trainingjobs.snapshot import JobSnapshot, Member
+from muster.trainingjobs.snapshot import SETTLE_S, JobSnapshot, Member
 from muster.trainingjobs.status import builder
 
 _CLOCK_SKEW_S: Final = 600.0
@@ -165,7 +165,7 @@ def _was_first(verdict: Verdict, snapshot: JobSnapshot, now: float) -> bool:
     detected = fault.timeline.detected if fault.timeline is not None else None
     if detected is None or fault.time is None or verdict.evidence.kind != "rank":
         return False
-    if now - detected.timestamp() > snapshot.settings.settle_s:
+    if now - detected.timestamp() > SETTLE_S:
         return False
     return order_at(verdict.evidence) < fault.time.timestamp() - _SAME_S
 

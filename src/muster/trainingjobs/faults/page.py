@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from muster.api.generated import write_or_check
+from muster.trainingjobs.faults.evidence import BLACKOUT_S
 from muster.trainingjobs.faults.hardware import CONDITIONS, REASONS
 from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S
 from muster.trainingjobs.faults.table import TABLE, UNEXPLAINED, Row
-from muster.trainingjobs.snapshot import Settings
+from muster.trainingjobs.snapshot import CONTACT_TIMEOUT_S, CUT_TIMEOUT_S, EXCLUSION_S, SETTLE_S
 
 PAGE: Final = Path(__file__).resolve().parents[4] / "docs/whose-fault.md"
 _HOW: Final = "python -m muster.trainingjobs.faults.page"
@@ -57,16 +58,15 @@ In the column *slot*, *replaced* means that the slot gets a new pod; otherwise r
 
 def page() -> str:
     """The page as Markdown."""
-    settings = Settings()
     lines = [
         _HEAD.format(
             how=_HOW,
             window=HARDWARE_WINDOW_S,
-            settle=settings.settle_s,
-            cut=settings.cut_timeout_s,
-            contact=settings.contact_timeout_s,
-            blackout=settings.blackout_s,
-            exclusion=settings.exclusion_s,
+            settle=SETTLE_S,
+            cut=CUT_TIMEOUT_S,
+            contact=CONTACT_TIMEOUT_S,
+            blackout=BLACKOUT_S,
+            exclusion=EXCLUSION_S,
         ),
         "| tier | rule | evidence | cause | slot | why |\n|---|---|---|---|---|---|\n",
         *(_line(row) for row in (*TABLE, UNEXPLAINED)),

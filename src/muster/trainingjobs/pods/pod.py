@@ -38,14 +38,12 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
         url: the controller's address for supervisors.
         ca_pem: the certificate authority of that address.
         muster_image: the image from which the supervisor is copied.
-        install_command: the command in that image that installs the supervisor; the folder is appended.
         team_key: key of the taint of nodes that a team owns.
     """
 
     url: str
     ca_pem: str
     muster_image: str
-    install_command: tuple[str, ...] = ("python3", "-m", "muster.trainingjobs.supervisor", "install")
     team_key: str = names.LABEL_TEAM
 
 
@@ -131,7 +129,7 @@ def _installer(settings: PodSettings) -> Json:
     return {
         "name": "muster-install",
         "image": settings.muster_image,
-        "command": [*settings.install_command, names.SUPERVISOR_DIRECTORY],
+        "command": ["python3", "-m", "muster.trainingjobs.supervisor", "install", names.SUPERVISOR_DIRECTORY],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "volumeMounts": [{"name": "muster", "mountPath": "/muster"}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},

@@ -8,7 +8,7 @@ import msgspec
 
 from muster.api.names import ANNOTATION_ATTEMPT, LABEL_SLOT
 from muster.kube.objects.pod import Pod
-from muster.trainingjobs.snapshot import JobSnapshot, Member
+from muster.trainingjobs.snapshot import CUT_TIMEOUT_S, JobSnapshot, Member
 
 
 class Clock:
@@ -109,12 +109,10 @@ def taking_part(snapshot: JobSnapshot, slots: Sequence[Slot]) -> list[Slot]:
     return [slot for slot in slots if slot.number not in outside] if outside else list(slots)
 
 
-def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
+def in_contact(slot: Slot, now: float) -> bool:
     """Returns whether the slot's supervisor polls now, or polled a moment ago."""
     member = slot.member
-    return member is not None and (
-        member.silent_since is None or now - member.silent_since < snapshot.settings.cut_timeout_s
-    )
+    return member is not None and (member.silent_since is None or now - member.silent_since < CUT_TIMEOUT_S)
 
 
 def joined(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
@@ -128,7 +126,7 @@ def joined(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
         and member.attempt >= snapshot.job.status.attempt
         and bool(member.address)
         and not pod.terminating
-        and in_contact(slot, snapshot, now)
+        and in_contact(slot, now)
     )
 
 

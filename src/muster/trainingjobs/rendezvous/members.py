@@ -198,7 +198,6 @@ class Members:
         same_state = old is not None and (old.state, old.attempt) == (said.state, said.attempt)
         member = replace(
             said,
-            heard_at=now,
             state_at=old.state_at if old is not None and same_state else now,
             exit_at=old.exit_at if old is not None and same_exit else now,
         )
@@ -220,7 +219,7 @@ class Members:
             self._total -= 1
             return
         now = self._clock() - late_s
-        gang.members[pod_uid] = replace(member, silent_since=now, heard_at=now, cut=cut)
+        gang.members[pod_uid] = replace(member, silent_since=now, cut=cut)
         self._silent[pod_uid] = (gang.key, now)
         if cut:
             self._changed(gang.key)

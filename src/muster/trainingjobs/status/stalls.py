@@ -95,7 +95,7 @@ def tend(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list[Act
 def _listens(snapshot: JobSnapshot, slots: Sequence[Slot], now: float) -> bool:
     """Returns whether this process is in contact with the supervisors of all slots."""
     return snapshot.contact_trusted and all(
-        in_contact(slot, snapshot, now)
+        in_contact(slot, now)
         and slot.member is not None
         and slot.member.state in ("running", "finished")
         and slot.pod is not None

@@ -29,10 +29,10 @@ _TYPE_NAMES = {
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not"})
 
 
-def prune(value: Any, schema: Obj, *, root: bool = True) -> list[str]:
+def prune(value: Any, schema: Obj) -> list[str]:
     """Drop fields that are not in the schema, in place. Returns their paths."""
     dropped: list[str] = []
-    _prune(value, schema, "", dropped, kept=_ALWAYS_KEPT if root else ())
+    _prune(value, schema, "", dropped, kept=_ALWAYS_KEPT)
     return dropped
 
 

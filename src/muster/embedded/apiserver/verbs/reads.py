@@ -100,7 +100,7 @@ class Reads:
         text = request.query.get("resourceVersion", "")
         version = _version(text)
         initial = request.query.get("sendInitialEvents")
-        self._check_initial(resource, request)
+        self._check_initial(request)
         bookmarks = Bookmarks(resource, form, request.flag("allowWatchBookmarks"))
         view: View = plain_view(resource)
         if form.name == "Table":
@@ -205,7 +205,7 @@ class Reads:
     def _table(self, resource: ResourceType) -> Table:
         return self._context.store.define(resource.storage, resource.describe, resource.indexes)
 
-    def _check_initial(self, resource: ResourceType, request: Request) -> None:
+    def _check_initial(self, request: Request) -> None:
         match = request.query.get("resourceVersionMatch", "")
         if request.query.get("sendInitialEvents") is not None:
             if match != "NotOlderThan":

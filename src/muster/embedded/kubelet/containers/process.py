@@ -16,6 +16,7 @@ from typing import Any
 
 _SHIM = Path(__file__).with_name("shim.py")
 _START_DEADLINE_S = 30.0
+_HELPER_S = 30.0
 _LINE_LIMIT_BYTES = 1 << 20
 
 
@@ -173,7 +174,7 @@ async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
         _spawning -= 1
 
 
-async def run_helper(argv: Sequence[str], timeout_s: float = 30.0) -> tuple[int, str]:
+async def run_helper(argv: Sequence[str]) -> tuple[int, str]:
     """Run a short program of this machine. Returns its exit code and output."""
     global _spawning
     _spawning += 1  # the child must not count as an orphan
@@ -184,7 +185,7 @@ async def run_helper(argv: Sequence[str], timeout_s: float = 30.0) -> tuple[int,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(_HELPER_S):
             output, _ = await program.communicate()
         return program.returncode or 0, output.decode(errors="replace")
     except OSError as error:

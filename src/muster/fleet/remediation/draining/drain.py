@@ -69,7 +69,7 @@ def leaving(view: View, now: float, moving: Collection[str] = ()) -> Leaving:
 def _gang(found: Leaving, view: View, gang: str, sessions: list[NodeRemediation], now: float) -> None:
     nodes = [session.spec.node for session in sessions]
     pods = [pod for name in nodes for pod in view.pods.get(name, ()) if pod.gang == gang]
-    spares = _spares(found, view, gang, nodes)
+    spares = _spares(found, view, nodes)
     for spare in spares:
         found.kept[spare] = gang
     missing = len(nodes) - len(spares)
@@ -127,7 +127,7 @@ def _evict(found: Leaving, pods: tuple[PodView, ...], gang: str, now: float) -> 
         found.actions.append(Evict(pods=due, gang=gang, why=WHY))
 
 
-def _spares(found: Leaving, view: View, gang: str, nodes: list[str]) -> list[str]:
+def _spares(found: Leaving, view: View, nodes: list[str]) -> list[str]:
     """Choose one empty, similar node for each drained node; the choice is stable. Skips nodes in use."""
     chosen: list[str] = []
     for name in nodes:

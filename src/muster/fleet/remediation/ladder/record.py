@@ -67,9 +67,9 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def new_session(node: RemediationNode, evidence: Evidence, now: float, team_key: str = LABEL_TEAM) -> NodeRemediation:
+def new_session(node: RemediationNode, evidence: Evidence) -> NodeRemediation:
     """Return a new session whose status is still to be written."""
-    labels = {key: value for key, value in ((LABEL_POOL, node.pool), (team_key, node.team)) if value}
+    labels = {key: value for key, value in ((LABEL_POOL, node.pool), (LABEL_TEAM, node.team)) if value}
     return NodeRemediation(
         metadata=ObjectMeta(name=remediation_name(node.name, node.uid), labels=labels),
         spec=NodeRemediationSpec(node=node.name, node_uid=node.uid, cause=causes(evidence)),

@@ -32,12 +32,10 @@ class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         namespace: Muster's namespace, where pods may be privileged (Pod Security).
         image: needs only a shell and nsenter.
-        service_account: needs no rights.
     """
 
     namespace: str
     image: str
-    service_account: str = "default"
 
 
 def step_pod(action: RunStep, settings: StepSettings) -> dict[str, Any]:
@@ -61,7 +59,7 @@ def step_pod(action: RunStep, settings: StepSettings) -> dict[str, Any]:
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "serviceAccountName": settings.service_account,
+            "serviceAccountName": "default",
             "tolerations": [{"operator": "Exists"}],
             "containers": [
                 {

@@ -17,6 +17,9 @@ import urllib.request
 from ..basics import UsageError, log
 from ..settings import Settings
 
+_ATTEMPTS = 6
+"""Of one download."""
+
 
 def install_code(settings: Settings) -> None:
     """Install the job's code below the working directory, once per archive. Raises UsageError if that fails."""
@@ -38,19 +41,19 @@ def install_code(settings: Settings) -> None:
             os.unlink(path)
 
 
-def download(url: str, sha256: str, attempts: int = 6) -> str:
+def download(url: str, sha256: str) -> str:
     """Fetch the code archive into a temporary file and check its digest; retries, then raises UsageError."""
     shown = url.partition("?")[0]  # leave out the query: its signature would let any reader of the log fetch the code
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"MUSTER_CODE_URL must be http(s), not {shown!r}")
-    for attempt in range(1, attempts + 1):
+    for attempt in range(1, _ATTEMPTS + 1):
         handle, path = tempfile.mkstemp(prefix="muster-code-")
         try:
             with os.fdopen(handle, "wb") as file, urllib.request.urlopen(url, timeout=30) as response:
                 shutil.copyfileobj(response, file)
         except (OSError, http.client.HTTPException) as error:
             os.unlink(path)
-            if attempt == attempts:
+            if attempt == _ATTEMPTS:
                 raise UsageError(f"cannot fetch the code from {shown}: {error}") from error
             log(f"fetching the code from {shown} failed ({error}), trying again")
             time.sleep(min(30.0, 2.0**attempt) * random.uniform(0.5, 1.0))
