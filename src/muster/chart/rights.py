@@ -1,7 +1,7 @@
 """Writes the tables of rights in docs/install.md from the chart's templates: `python -m muster.chart.rights [--check]`.
 
-Templates are read as they are, with every part switched on: what is in braces is taken away, conditions included.
-tests/scenarios/deploy compares the result with what Helm renders.
+The module does not render the templates. It removes everything in braces, including conditions, so every part
+counts as switched on. tests/scenarios/deploy compares the result with what Helm renders.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Right(NamedTuple):
 
     role: str
     namespace: str
-    """The namespace of a Role; "" for a ClusterRole, which holds everywhere."""
+    """The namespace of a Role; "" for a ClusterRole, which applies everywhere."""
     groups: tuple[str, ...]
     resources: tuple[str, ...]
     names: tuple[str, ...]
@@ -38,82 +38,87 @@ class Right(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The role and what the rule is about: its reason is found by it."""
+        """The key of the rule's reason in REASONS: the role, and the resources with their names."""
         named = f" {' '.join(self.names)}" if self.names else ""
         return self.role, ", ".join(self.resources) + named
 
 
 REASONS: Final[dict[tuple[str, str], str]] = {
-    ("muster-controller", "trainingjobs"): "what to run; `get` where a checkpoint was refused, to know a stale attempt "
-    "from a fault; `delete` for `ttlSecondsAfterFinished`",
-    ("muster-controller", "placements"): "which slot is on which node, before the first bind",
-    ("muster-controller", "pods"): "the gangs' pods; those of others too, as they hold nodes",
-    ("muster-controller", "nodes, namespaces"): "which nodes are ready; what rules about other pods select",
-    ("muster-controller", "events"): "hardware faults that node agents report; what happened to a job",
-    ("muster-controller", "persistentvolumeclaims"): "where a claim lets a waiting pod run; the node of a claim that "
-    "waits for its consumer",
-    ("muster-controller", "persistentvolumes"): "the same, for the volume of a claim",
-    ("muster-controller", "daemonsets"): "room for daemons on nodes",
-    ("muster-controller", "storageclasses"): "whether a claim waits for its consumer",
-    ("muster-controller", "poddisruptionbudgets"): "which pods may give way to gangs of higher priority",
-    ("muster-controller", "jobs"): "how many pods belong together; read once a pod names one",
+    ("muster-controller", "trainingjobs"): "to run jobs; `get` to check whether a refused checkpoint belongs to an old "
+    "attempt; `delete` for `ttlSecondsAfterFinished`",
+    ("muster-controller", "placements"): "to record which slot is on which node, before the first bind",
+    ("muster-controller", "pods"): "to create and delete the gangs' pods; to count the room that all pods use on nodes",
+    ("muster-controller", "nodes, namespaces"): "to find usable nodes; namespaces for the selectors of rules about "
+    "other pods",
+    ("muster-controller", "events"): "to read hardware faults that node agents report; to report what happened to jobs",
+    ("muster-controller", "persistentvolumeclaims"): "to find the nodes that a claim permits; to write the node for a "
+    "claim that waits for its first consumer",
+    ("muster-controller", "persistentvolumes"): "to find the nodes that the volume of a claim permits",
+    ("muster-controller", "daemonsets"): "to reserve room for pods of DaemonSets",
+    ("muster-controller", "storageclasses"): "to find out whether a claim waits for its first consumer",
+    ("muster-controller", "poddisruptionbudgets"): "to find out which pods may be evicted for gangs of higher priority",
+    ("muster-controller", "jobs"): "to read the size of a gang, if a pod belongs to this kind",
     ("muster-controller", "statefulsets"): "the same",
     ("muster-controller", "podgroups"): "the same",
     ("muster-controller", "jobsets"): "the same",
     ("muster-controller", "mpijobs"): "the same",
     ("muster-controller", "rayclusters"): "the same",
-    ("muster-controller", "tokenreviews"): "who is calling port 8443",
-    ("muster-controller", "trainingjobs/status"): "phase, faults, checkpoints",
-    ("muster-controller", "placements/status"): "whether the gang is bound",
-    ("muster-controller", "pods/binding"): "bind",
-    ("muster-controller", "pods/eviction"): "pods of others that give way, as their budgets allow",
-    ("muster-controller", "pods/status"): "say that a pod can never be placed, wants nodes, or is disrupted",
-    ("muster-controller", "leases"): "who leads (RBAC cannot restrict `create` to a name); in `kube-node-lease` "
-    "whether the node of a silent supervisor lives",
-    ("muster-controller", "leases muster-controller"): "who leads",
-    ("muster-controller", "secrets"): "the two below (RBAC cannot restrict `create` to a name)",
-    ("muster-controller", "secrets muster-controller-tls muster-cluster-secret"): "its certificate; keys of attempts",
-    ("muster-teams", "nodes"): "label, taint and record of the owner",
-    ("muster-teams", "configmaps muster-teams"): "who owns how many nodes; in shadow mode for `teamKey` alone",
-    ("muster-balloons", "configmaps muster-balloons"): "which pools have balloons",
-    ("muster-balloons", "pods"): "which balloon goes first",
-    ("muster-balloons", "deployments"): "the balloons",
-    ("muster-joins", "nodes"): "the taint of nodes that join, and its record",
-    ("muster-joins", "/metrics"): "how busy the API server is",
-    ("muster-joins", "configmaps muster-joins"): "the configuration; where the pace is shown",
-    ("muster-scaling", "nodes"): "cordon and record; nodes whose instance is gone",
-    ("muster-scaling", "configmaps muster-scaling"): "which pools are scaled",
-    ("muster-scaling", "configmaps muster-scaling-status"): "what became of them",
-    ("muster-scaling", "configmaps"): "the one before (RBAC cannot restrict `create` to a name)",
-    ("muster-remediation", "nodehealths, preflights"): "what was found on nodes",
-    ("muster-remediation", "noderemediations"): "its only memory",
+    ("muster-controller", "tokenreviews"): "to authenticate clients of port 8443",
+    ("muster-controller", "trainingjobs/status"): "to write phase, faults and checkpoints",
+    ("muster-controller", "placements/status"): "to record whether the gang is bound",
+    ("muster-controller", "pods/binding"): "to bind pods",
+    ("muster-controller", "pods/eviction"): "to evict pods of other controllers within their disruption budgets",
+    ("muster-controller", "pods/status"): "to write conditions: the pod can never be placed, needs nodes, or is "
+    "disrupted",
+    ("muster-controller", "leases"): "leader election (RBAC cannot restrict `create` to a name); in `kube-node-lease` "
+    "to check the node of a supervisor that does not answer",
+    ("muster-controller", "leases muster-controller"): "leader election",
+    ("muster-controller", "secrets"): "to create the two Secrets below (RBAC cannot restrict `create` to a name)",
+    ("muster-controller", "secrets muster-controller-tls muster-cluster-secret"): "to read the controller's "
+    "certificate, and the secret from which keys of attempts are derived",
+    ("muster-teams", "nodes"): "to write the owner: label, taint and record",
+    ("muster-teams", "configmaps muster-teams"): "to read how many nodes each team owns; in shadow mode only `teamKey`",
+    ("muster-balloons", "configmaps muster-balloons"): "to read which pools have balloons",
+    ("muster-balloons", "pods"): "to mark the balloon that a Deployment deletes first",
+    ("muster-balloons", "deployments"): "to create and scale the balloons",
+    ("muster-joins", "nodes"): "to write the taint of joining nodes, and the record of the join",
+    ("muster-joins", "/metrics"): "to measure the load of the API server",
+    ("muster-joins", "configmaps muster-joins"): "to read the configuration; to show the pace in an annotation",
+    ("muster-scaling", "nodes"): "to cordon nodes, with a record; to delete nodes whose instance is gone",
+    ("muster-scaling", "configmaps muster-scaling"): "to read which pools are scaled",
+    ("muster-scaling", "configmaps muster-scaling-status"): "to write the status of the pools",
+    ("muster-scaling", "configmaps"): "to create `muster-scaling-status` (RBAC cannot restrict `create` to a name)",
+    ("muster-remediation", "nodehealths, preflights"): "to read findings and results of tests",
+    ("muster-remediation", "noderemediations"): "to keep the state of all sessions",
     ("muster-remediation", "noderemediations/status"): "the same",
-    ("muster-remediation", "nodes"): "the taint of quarantine, and its record",
-    ("muster-remediation", "nodes/status"): "conditions that say what is wrong",
+    ("muster-remediation", "nodes"): "to write the quarantine taint and its record",
+    ("muster-remediation", "nodes/status"): "to write conditions about hardware faults",
     (
         "muster-remediation",
         "configmaps muster-health muster-scaling",
-    ): "what may be done; which pools can replace nodes",
-    ("muster-remediation", "configmaps muster-mesh"): "which agents look at which nodes",
-    ("muster-remediation", "configmaps"): "the one before (RBAC cannot restrict `create` to a name)",
-    ("muster-preflight", "preflights"): "records of tests",
-    ("muster-preflight", "nodehealths, noderemediations"): "which nodes are suspect or in quarantine",
-    ("muster-preflight", "nodes"): "the taint of nodes that were not tested",
-    ("muster-preflight", "configmaps muster-preflight muster-health"): "how to test; what findings mean",
-    ("muster-agent", "nodehealths"): "what it sees; by the policy `muster-agents` only of its own node",
+    ): "to read the policy and the limits, and which pools can replace nodes",
+    ("muster-remediation", "configmaps muster-mesh"): "to write the list of nodes that agents probe",
+    ("muster-remediation", "configmaps"): "to create `muster-mesh` (RBAC cannot restrict `create` to a name)",
+    ("muster-preflight", "preflights"): "to write records of tests",
+    ("muster-preflight", "nodehealths, noderemediations"): "to find nodes with evidence against them, or in quarantine",
+    ("muster-preflight", "nodes"): "to write the taint of nodes that were not tested",
+    ("muster-preflight", "configmaps muster-preflight muster-health"): "to read the configuration of tests, and the "
+    "policy about findings",
+    ("muster-agent", "nodehealths"): "to write findings; the policy `muster-agents` restricts it to the agent's own "
+    "node",
     ("muster-agent", "nodehealths/status"): "the same",
-    ("muster-admission", "namespaces"): "whose a pod is",
+    ("muster-admission", "namespaces"): "to find the team of a pod",
     ("muster-admission", "mutatingwebhookconfigurations, validatingwebhookconfigurations muster-admission"): (
-        "`caBundle` of its certificates"
+        "to write `caBundle` of its certificates"
     ),
-    ("muster-admission", "configmaps muster-teams"): "who owns how many nodes",
-    ("muster-admission", "secrets"): "the one below (RBAC cannot restrict `create` to a name)",
-    ("muster-admission", "secrets muster-admission-tls"): "its certificates",
-    ("muster-edit", "trainingjobs"): "for people with `edit` or `admin`: submit jobs (`aggregateUserRoles`)",
-    ("muster-view", "trainingjobs, trainingjobs/status, placements"): "for people with `view`: see jobs",
-    ("muster-view", "nodehealths, preflights, noderemediations"): "for people with `view`: see nodes",
+    ("muster-admission", "configmaps muster-teams"): "to read how many nodes each team owns",
+    ("muster-admission", "secrets"): "to create the Secret below (RBAC cannot restrict `create` to a name)",
+    ("muster-admission", "secrets muster-admission-tls"): "to read and renew its certificates",
+    ("muster-edit", "trainingjobs"): "so that users with `edit` or `admin` can submit jobs (`aggregateUserRoles`)",
+    ("muster-view", "trainingjobs, trainingjobs/status, placements"): "so that users with `view` can see jobs",
+    ("muster-view", "nodehealths, preflights, noderemediations"): "so that users with `view` can see nodes",
 }
-"""Why each right is given, by role and by what it is about."""
+"""The reason for each right, by role and resources."""
 
 
 def rights() -> Iterator[Right]:
@@ -153,7 +158,7 @@ def _table(role: str, rules: list[Right]) -> Iterator[str]:
 
 
 def page() -> str:
-    """docs/install.md with its tables as the chart is."""
+    """Returns docs/install.md with tables that match the chart."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
     return f"{before}{_BEGIN}\n{tables()}\n\n{_END}{rest.partition(_END)[2]}"
 
