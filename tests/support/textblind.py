@@ -1,9 +1,12 @@
-"""Runs seeds with and without the texts for people: `python -m tests.support.textblind --help`.
+"""Runs seeds and tests without the texts for people: `python -m tests.support.textblind --help`.
 
 In a blind run, a token replaces each text as soon as it is in an object. Equal texts have equal tokens, so a controller
 still sees that a text changed; nothing else of it can be read. One constant for all texts would take away the writes
 that change only a text, and with them the timing of all later requests. The two runs of a seed must have the same
 outcome, and the same requests and answers if texts are left out.
+
+Tests (`--tests`) run with one constant instead of tokens, also in the processes that they start. A test that compares a
+text must then fail. All others must pass.
 
 The process that runs blind must call `install` before it imports an object of ours: classes of objects are changed as
 they are created.
@@ -15,12 +18,15 @@ import argparse
 import hashlib
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree
 
 import msgspec
 
@@ -43,6 +49,26 @@ NOT_FOR_PEOPLE: Final = {
     "muster.scheduler.plan.RemoveMember.why": "a name, used as a label of a metric",
 }
 """Fields of these names that programs read, with the reason."""
+COMPARE_TEXTS: Final = frozenset(
+    {
+        "tests.scenarios.fleet.test_joins.test_the_pace_falls_when_the_api_server_refuses_requests",
+        "tests.scenarios.remediation.test_remediation.test_a_broken_node_is_emptied_rebooted_tested_and_given_back",
+        "tests.scenarios.scheduler.test_eviction.test_a_gang_that_two_budgets_cover_is_not_touched",
+        "tests.scenarios.scheduler.test_upstream_workloads.test_a_group_of_two_jobs_starts_when_the_second_one_comes_114",
+        "tests.scenarios.teams.test_nodes_health.test_deciding_rule_is_named_with_its_line",
+        "tests.unit.agent.checks.test_sights.test_texts_of_a_sick_device_stay_one_short_line",
+        "tests.unit.fleet.test_joins_controller.test_each_cause_of_an_overload_gets_an_event",
+        "tests.unit.gputest.test_command.test_the_program_stands_alone_and_starts_without_its_libraries",
+        "tests.unit.kube.test_events.test_event_forgotten_by_the_server_is_created_again",
+        "tests.unit.kube.test_events.test_many_different_messages_become_one",
+        "tests.unit.kube.test_events.test_one_object_cannot_flood_the_api_server_and_others_are_still_heard",
+        "tests.unit.kube.test_events.test_the_same_event_again_only_counts",
+        "tests.unit.remediation.test_observing.test_a_dry_run_says_what_budgets_would_allow_and_does_nothing",
+        "tests.unit.trainingjobs.test_faults.test_the_page_is_what_the_table_says",
+        "tests.unit.trainingjobs.test_messages.test_last_lines_of_a_rank_are_written_out_in_status_and_events",
+    }
+)
+"""Tests that compare or count texts, or look at imports, where the failure shows no text."""
 _ANNOTATIONS: Final = ("muster.dev/refusal", "muster.dev/quarantine-record")
 
 
@@ -172,6 +198,27 @@ def compare(arguments: list[str], seed: int) -> str:
     return "" if found[0] == found[1] else f"seed {seed}: with texts {found[0]}, without {found[1]}"
 
 
+def tests(paths: list[str]) -> int:
+    """Run tests with a constant instead of each text; return 1 if one fails that compares no text, else 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        blind = {"PYTHONPATH": str(_ROOT / "tests/support/blind"), "PYTHONHASHSEED": "0"}
+        chosen = ["-n", "4", "--dist", "loadfile", "-k", "not real", "-q", "--junitxml", str(report), *paths]
+        subprocess.run([sys.executable, "-m", "pytest", *chosen], env=os.environ | blind, check=False, cwd=_ROOT)
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    failed = {
+        f"{case.get('classname')}.{case.get('name')}": "\n".join(
+            ElementTree.tostring(each, "unicode") for each in found
+        )
+        for case in cases
+        if (found := [*case.iter("failure"), *case.iter("error")])
+    }
+    others = [name for name, why in failed.items() if PREFIX not in why and name.partition("[")[0] not in COMPARE_TEXTS]
+    print("\n".join(others))
+    print(f"{len(cases)} tests: {len(failed)} compare a text, of these {len(others)} only perhaps")
+    return 1 if others or not cases else 0
+
+
 def main(arguments: list[str]) -> int:
     """Return 1 if a seed differs, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.textblind", description=__doc__)
@@ -179,9 +226,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--fleet", action="store_true", help="as of python -m fuzz")
     parser.add_argument("--health", action="store_true", help="as of python -m fuzz")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="run these tests instead of seeds")
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--blind", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.tests:
+        return tests(options.tests)
     if options.seed is not None:
         print(json.dumps(run(options, options.seed)))
         return 0

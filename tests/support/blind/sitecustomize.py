@@ -5,7 +5,8 @@ import pathlib
 
 _PATH = pathlib.Path(__file__).parents[1] / "textblind.py"
 _spec = importlib.util.spec_from_file_location("tests_support_textblind", _PATH)
-assert _spec is not None and _spec.loader is not None
+assert _spec is not None
+assert _spec.loader is not None
 _textblind = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_textblind)
 _textblind.install(_textblind.constant)

@@ -53,7 +53,7 @@ def test_killed_at_each_step_it_is_carried_on_and_the_machine_boots_once() -> No
             await ward.until("something is written", functools.partial(ward.has_written, before))
             await ward.kill()
             kills += 1
-            if not tested and "'reason': 'booted'" in str(ward.session("n0")):
+            if not tested and "'event': 'Booted'" in str(ward.session("n0")):
                 tested = True
                 await asyncio.sleep(1)
                 ward.tests("n0")
@@ -395,7 +395,7 @@ def test_stages_are_measured() -> None:
     async def story() -> None:
         await asyncio.sleep(2)
         ward.finds("n0")
-        await ward.until("booted", lambda: "'reason': 'booted'" in str(ward.session("n0")))
+        await ward.until("booted", lambda: "'event': 'Booted'" in str(ward.session("n0")))
         await asyncio.sleep(1)
         ward.tests("n0")
         await ward.until("the node is back", lambda: not ward.out_of_use())

@@ -17,7 +17,7 @@ codes: {xid: {140: {action: reset-gpu, test: 1}}}
 
 def was_reset(ward: VirtualWard) -> bool:
     """Whether the node's session says so."""
-    return "'reason': 'reset'" in str(ward.session("n0"))
+    return "'event': 'Reset'" in str(ward.session("n0"))
 
 
 def test_gpus_are_not_reset_while_a_test_holds_them() -> None:
