@@ -12,16 +12,19 @@ class AdmissionMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
-            "muster_admission_requests_total", "Questions answered, by outcome.", ["outcome"], registry=registry
+            "muster_admission_requests_total",
+            "Admission requests that the webhook answered, by outcome.",
+            ["outcome"],
+            registry=registry,
         )
         self.seconds = Histogram(
             "muster_admission_duration_seconds",
-            "Time from a question's last byte to its answer.",
+            "Time from the last byte of an admission request to the answer.",
             buckets=_SECONDS,
             registry=registry,
         )
         self.certificate_end = Gauge(
             "muster_admission_certificate_end_timestamp_seconds",
-            "When the certificate that is served ends.",
+            "End of validity of the serving certificate.",
             registry=registry,
         )

@@ -21,18 +21,25 @@ class KubeMetrics:
         )
         self.request_seconds = Histogram(
             "muster_api_request_duration_seconds",
-            "Time to a complete answer.",
+            "Time from a request to its complete answer.",
             ["verb"],
             buckets=_SECONDS,
             registry=registry,
         )
-        self.retries = Counter("muster_api_retries_total", "Requests sent again.", ["verb", "why"], registry=registry)
-        self.informer_objects = Gauge("muster_informer_objects", "Objects in a cache.", ["resource"], registry=registry)
+        self.retries = Counter(
+            "muster_api_retries_total", "Requests that were retried, by reason.", ["verb", "why"], registry=registry
+        )
+        self.informer_objects = Gauge(
+            "muster_informer_objects", "Objects in the cache of an informer.", ["resource"], registry=registry
+        )
         self.informer_events = Counter(
-            "muster_informer_events_total", "Watch events received.", ["resource", "type"], registry=registry
+            "muster_informer_events_total",
+            "Watch events that an informer received.",
+            ["resource", "type"],
+            registry=registry,
         )
         self.informer_lists = Counter(
-            "muster_informer_lists_total", "Complete lists taken.", ["resource"], registry=registry
+            "muster_informer_lists_total", "Complete lists that an informer read.", ["resource"], registry=registry
         )
         self.informer_breaks = Counter(
             "muster_informer_breaks_total",
@@ -42,7 +49,7 @@ class KubeMetrics:
         )
         self.informer_age = Gauge(
             "muster_informer_last_progress_seconds",
-            "Seconds since the last event, bookmark or list.",
+            "Time since an informer last got an event, bookmark or list.",
             ["resource"],
             registry=registry,
         )
@@ -51,22 +58,30 @@ class KubeMetrics:
         )
         self.queue_oldest = Gauge(
             "muster_queue_oldest_seconds",
-            "How long the longest-waiting key has waited.",
+            "Waiting time of the oldest key in the queue.",
             ["controller"],
             registry=registry,
         )
         self.reconcile_seconds = Histogram(
             "muster_reconcile_duration_seconds",
-            "Time in reconcile.",
+            "Duration of a reconcile.",
             ["controller"],
             buckets=_SECONDS,
             registry=registry,
         )
         self.reconcile_errors = Counter(
-            "muster_reconcile_errors_total", "Reconciles that raised.", ["controller", "error"], registry=registry
+            "muster_reconcile_errors_total",
+            "Reconciles that ended with an error.",
+            ["controller", "error"],
+            registry=registry,
         )
-        self.leading = Gauge("muster_leader", "1 while this process leads.", ["lease"], registry=registry)
-        self.events = Counter("muster_events_total", "Kubernetes Events by outcome.", ["outcome"], registry=registry)
+        self.leading = Gauge("muster_leader", "1 while this process leads, 0 otherwise.", ["lease"], registry=registry)
+        self.events = Counter(
+            "muster_events_total",
+            "Kubernetes Events that this process sent, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
 
 
 _made: weakref.WeakKeyDictionary[CollectorRegistry, KubeMetrics] = weakref.WeakKeyDictionary()

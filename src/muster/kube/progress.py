@@ -30,7 +30,7 @@ class Progress:
             from prometheus_client import Gauge  # imported only if needed: the agent saves its memory
 
             self._gauge = Gauge(
-                "muster_progress_age_seconds", "Seconds since a loop last made progress.", ["loop"], registry=registry
+                "muster_progress_age_seconds", "Time since a loop last made progress.", ["loop"], registry=registry
             )
 
     def expect(self, name: str, deadline_s: float) -> None:

@@ -27,19 +27,19 @@ class SchedulerMetrics:
         )
         self.nodes = Gauge(
             "muster_scheduler_nodes",
-            "Nodes by what they mean for the first gang that waits for some.",
+            "Nodes, by the reason why the first waiting gang can or cannot use them.",
             ["reason"],
             registry=registry,
         )
         self.plan_seconds = Histogram(
-            "muster_scheduler_plan_duration_seconds", "Time to decide.", buckets=_PLAN_SECONDS, registry=registry
+            "muster_scheduler_plan_duration_seconds", "Duration of a plan.", buckets=_PLAN_SECONDS, registry=registry
         )
         self.binds = Counter(
             "muster_scheduler_binds_total", "Bind requests by outcome.", ["outcome"], registry=registry
         )
         self.placements = Counter(
             "muster_scheduler_placement_writes_total",
-            "Writes of placements.",
+            "Writes of Placements, by operation and outcome.",
             ["operation", "outcome"],
             registry=registry,
         )
@@ -54,18 +54,18 @@ class SchedulerMetrics:
         )
         self.shadow_actions = Counter(
             "muster_scheduler_shadow_actions_total",
-            "What would have been done in shadow mode, each thing once.",
+            "Actions that the scheduler would take in shadow mode. Each action counts once.",
             ["action"],
             registry=registry,
         )
         self.team_nodes = Gauge(
             "muster_scheduler_team_nodes",
-            "Nodes of each team: owned; of these used by itself, lent to others; borrowed from others.",
+            "Nodes of each team: owned, used by the team, lent to other teams, borrowed from other teams.",
             ["team", "state"],
             registry=registry,
         )
         self.last_plan = Gauge(
-            "muster_scheduler_last_plan_timestamp_seconds", "When a plan was last carried out.", registry=registry
+            "muster_scheduler_last_plan_timestamp_seconds", "Time when a plan was last carried out.", registry=registry
         )
         self._waiting: Counting[Why] | None = None
         self._teams: set[str] = set()

@@ -27,22 +27,25 @@ class TeamsMetrics:
             registry=registry,
         )
         self.cautions = Gauge(
-            "muster_teams_cautions", "What people should look at, by reason.", ["reason"], registry=registry
+            "muster_teams_cautions",
+            "Problems that an operator should look at, by reason.",
+            ["reason"],
+            registry=registry,
         )
         self.config_ok = Gauge(
             "muster_teams_config_ok",
-            "1 while the ConfigMap can be read and allocates something, else 0: nodes keep their owners.",
+            "1 while the ConfigMap is valid and has an allocation. While it is 0, nodes keep their owners.",
             registry=registry,
         )
         self.writes = Counter(
-            "muster_teams_node_writes_total", "Nodes written or tried, by why and outcome.", ["why", "outcome"],
+            "muster_teams_node_writes_total", "Writes of nodes, by reason and outcome.", ["why", "outcome"],
             registry=registry,
         )  # fmt: skip
         self.plan_seconds = Histogram(
-            "muster_teams_plan_duration_seconds", "Time to decide.", buckets=_PLAN_SECONDS, registry=registry
+            "muster_teams_plan_duration_seconds", "Duration of a plan.", buckets=_PLAN_SECONDS, registry=registry
         )
         self.last_plan = Gauge(
-            "muster_teams_last_plan_timestamp_seconds", "When it was last decided.", registry=registry
+            "muster_teams_last_plan_timestamp_seconds", "Time of the newest plan.", registry=registry
         )
         self._shown: dict[tuple[str, str], Standing] = {}
 

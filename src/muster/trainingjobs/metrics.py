@@ -27,7 +27,10 @@ class TrainingJobMetrics:
             registry=registry,
         )
         self.faults = Counter(
-            "muster_trainingjob_faults_total", "Faults by cause and rule.", ["cause", "rule"], registry=registry
+            "muster_trainingjob_faults_total",
+            "Faults of jobs, by cause and rule.",
+            ["cause", "rule"],
+            registry=registry,
         )
         self.useful_seconds = Histogram(
             "muster_trainingjob_time_to_useful_seconds",
@@ -44,19 +47,21 @@ class TrainingJobMetrics:
         )
         self.fault_writes = Histogram(
             "muster_trainingjob_api_writes_per_fault",
-            "Status writes from a fault to useful work, without the create and delete of each broken slot.",
+            "Writes of the job's status from a fault to useful work. Creates and deletes of pods do not count.",
             buckets=(1, 2, 3, 4, 5, 6, 8, 12, 20, 50),
             registry=registry,
         )
         self.stalled = Gauge("muster_trainingjob_stalled", "Jobs whose running attempt is stalled.", registry=registry)
         self.stalls = Counter(
-            "muster_trainingjob_stalls_total", "Stalls that began; some of them ended the attempt.", registry=registry
+            "muster_trainingjob_stalls_total", "Stalls that began. Some of them ended the attempt.", registry=registry
         )
-        self.members = Gauge("muster_trainingjob_members", "Supervisors that have reported.", registry=registry)
+        self.members = Gauge(
+            "muster_trainingjob_members", "Supervisors that have contacted this process.", registry=registry
+        )
         self.polls = Gauge("muster_trainingjob_open_polls", "Open long polls of supervisors.", registry=registry)
         self.decide_seconds = Histogram(
             "muster_trainingjob_decide_duration_seconds",
-            "Time in decide.",
+            "Duration of a decision about one job.",
             buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5),
             registry=registry,
         )

@@ -15,14 +15,15 @@ class BalloonMetrics:
     """Metrics of one registry. Get them with `balloon_metrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._balloons = Gauge(
-            "muster_balloons", "Balloons of a pool, by what is meant.", ["pool", "state"], registry=registry
-        )
+        self._balloons = Gauge("muster_balloons", "Balloons of a pool, by state.", ["pool", "state"], registry=registry)
         self._nodes = Gauge(
-            "muster_balloon_nodes", "Nodes of a pool, by what they are to balloons.", ["pool", "use"], registry=registry
+            "muster_balloon_nodes",
+            "Nodes of a pool, by whether a balloon can use them, and why not.",
+            ["pool", "use"],
+            registry=registry,
         )
         self.config_broken = Gauge(
-            "muster_balloons_config_broken", "1 while the ConfigMap cannot be used.", registry=registry
+            "muster_balloons_config_broken", "1 while the ConfigMap has errors.", registry=registry
         )
 
     def show(self, pools: Mapping[str, PoolState]) -> None:

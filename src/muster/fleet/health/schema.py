@@ -1,6 +1,7 @@
 """Generates the reference of the policy: `python -m muster.fleet.health.schema [--check]`.
 
-It writes the JSON schema of policies for editors, and a page with every Xid: our action and that of others.
+It writes the JSON schema of policies for editors. It also writes a page with every Xid, Muster's action and the
+advice of vendors.
 """
 
 from __future__ import annotations
@@ -42,14 +43,17 @@ def page() -> str:
         "",
         f"<!-- Written by {_HOW}; change src/muster/fleet/health/{CATALOGUE.name} instead. -->",
         "",
-        f"What the policy says of the {len(plain)} codes in NVIDIA's catalogue, and of {len(codes) - len(plain)} more",
-        "that say more after a slash ([Node health](../health.md#codes)). The columns to the right are what others",
-        "would do; their sources are named in the catalogue. Not found, or nothing said there:",
-        f"{said}.",
+        "An Xid is the number of an error that NVIDIA's driver reports. This table lists the default policy's action",
+        f"for each of the {len(plain)} codes in NVIDIA's catalogue. It also lists {len(codes) - len(plain)} codes with",
+        "details after a slash ([Node health](../health.md#codes)).",
         "",
-        f"Ours: {', '.join(f'{count} {action}' for action, count in actions.most_common())}.",
+        "The columns NVIDIA to Azure show the advice of vendors. *NVIDIA* and *then* are the first and the second",
+        "action that NVIDIA's catalogue recommends. The policy file names the sources. Number of codes without",
+        f"advice: {said}.",
         "",
-        "| Xid | what | action | fault | NVIDIA | then | EKS | gpud | Azure |",
+        f"Number of codes by action: {', '.join(f'{action} {count}' for action, count in actions.most_common())}.",
+        "",
+        "| Xid | meaning | action | fault | NVIDIA | then | EKS | gpud | Azure |",
         "|---|---|---|---|---|---|---|---|---|",
         *_rows(codes),
     ]

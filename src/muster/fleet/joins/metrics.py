@@ -15,20 +15,28 @@ class JoinMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._pace = Gauge(
-            "muster_joins_pace_nodes", "Nodes that may be opened to pods in a period.", registry=registry
+            "muster_joins_pace_nodes",
+            "Number of nodes that the controller may open in the present period.",
+            registry=registry,
         )
         self._verdict = Gauge(
-            "muster_joins_verdict", "1 for what the API server can take.", ["verdict"], registry=registry
+            "muster_joins_verdict",
+            "1 for the present verdict about the load of the API server, 0 for the others.",
+            ["verdict"],
+            registry=registry,
         )
-        self._waiting = Gauge("muster_joins_waiting_nodes", "Nodes Ready that are still held back.", registry=registry)
-        self._coming = Gauge("muster_joins_coming_nodes", "Nodes held back that are not Ready.", registry=registry)
-        self.opened = Counter("muster_joins_opened_total", "Nodes opened to pods.", registry=registry)
+        self._waiting = Gauge("muster_joins_waiting_nodes", "Ready nodes that wait to be opened.", registry=registry)
+        self._coming = Gauge("muster_joins_coming_nodes", "Joining nodes that are not Ready yet.", registry=registry)
+        self.opened = Counter(
+            "muster_joins_opened_total", "Nodes that the controller opened to pods.", registry=registry
+        )
         self.scrapes = Counter(
-            "muster_joins_scrapes_total", "Readings of the API server's metrics.", ["outcome"], registry=registry
+            "muster_joins_scrapes_total",
+            "Readings of the API server's metrics, by outcome.",
+            ["outcome"],
+            registry=registry,
         )
-        self.config_broken = Gauge(
-            "muster_joins_config_broken", "1 while the ConfigMap is not usable.", registry=registry
-        )
+        self.config_broken = Gauge("muster_joins_config_broken", "1 while the ConfigMap has errors.", registry=registry)
 
     def show(self, pace: Pace, plan: Plan) -> None:
         """Set the pace and the number of waiting nodes."""

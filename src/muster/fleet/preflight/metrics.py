@@ -15,22 +15,29 @@ class PreflightMetrics:
     """Metrics of one registry. Get them with `preflight_metrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._nodes = Gauge("muster_preflight_nodes", "Nodes by their state.", ["state"], registry=registry)
+        self._nodes = Gauge(
+            "muster_preflight_nodes", "Nodes with GPUs, by state of their tests.", ["state"], registry=registry
+        )
         self.results = Counter(
-            "muster_preflight_tests_total", "Tests that ended.", ["level", "outcome"], registry=registry
+            "muster_preflight_tests_total",
+            "Tests that ended, by level and outcome.",
+            ["level", "outcome"],
+            registry=registry,
         )
         self.seconds = Histogram(
             "muster_preflight_test_seconds",
-            "How long tests ran.",
+            "Duration of tests.",
             ["level"],
             buckets=(10, 30, 60, 120, 240, 480, 960, 1920),
             registry=registry,
         )
         self.outliers = Gauge(
-            "muster_preflight_outliers", "GPUs whose figures are worse than those of their like.", registry=registry
+            "muster_preflight_outliers",
+            "GPUs with a figure that is worse than those of GPUs of the same model.",
+            registry=registry,
         )
         self.config_broken = Gauge(
-            "muster_preflight_config_broken", "1 while the ConfigMap cannot be used.", registry=registry
+            "muster_preflight_config_broken", "1 while the ConfigMap has errors.", registry=registry
         )
 
     def show(self, states: Mapping[str, State]) -> None:

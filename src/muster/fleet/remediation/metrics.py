@@ -20,26 +20,35 @@ class RemediationMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._sessions = Gauge(
-            "muster_remediation_nodes", "Nodes by rung and phase.", ["rung", "phase"], registry=registry
+            "muster_remediation_nodes", "Nodes with a session, by rung and state.", ["rung", "phase"], registry=registry
         )
         self._held = Gauge(
-            "muster_remediation_held_nodes", "Nodes on which nothing is done, by why.", ["reason"], registry=registry
+            "muster_remediation_held_nodes",
+            "Nodes whose next rung is delayed, by reason.",
+            ["reason"],
+            registry=registry,
         )
         self.rungs = Counter(
-            "muster_remediation_rungs_total", "Rungs and phases entered.", ["rung", "phase"], registry=registry
+            "muster_remediation_rungs_total",
+            "Rungs and states that sessions entered.",
+            ["rung", "phase"],
+            registry=registry,
         )
         self.actions = Counter(
-            "muster_remediation_actions_total", "What was done, by outcome.", ["action", "outcome"], registry=registry
+            "muster_remediation_actions_total",
+            "Actions on nodes, by outcome.",
+            ["action", "outcome"],
+            registry=registry,
         )
         self.stage = Histogram(
             "muster_remediation_stage_seconds",
-            "From the fault on, each stage from the one before.",
+            "Duration of each stage of a remediation. The first stage begins with the fault.",
             ["stage"],
             buckets=_BUCKETS_S,
             registry=registry,
         )
         self.config_broken = Gauge(
-            "muster_remediation_config_broken", "1 while a text of the ConfigMap is not usable.", registry=registry
+            "muster_remediation_config_broken", "1 while the ConfigMap has errors.", registry=registry
         )
         self._known_reasons: set[str] = set()
         self._shown: Counts[tuple[str, str]] | None = None

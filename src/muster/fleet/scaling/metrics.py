@@ -17,25 +17,38 @@ class ScalingMetrics:
     """Metrics of one registry. Get them with `scaling_metrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.nodes = Gauge("muster_scaling_nodes", "Nodes of pools by state.", ["pool", "state"], registry=registry)
-        self.size = Gauge("muster_scaling_pool_size", "Size a pool was last asked for.", ["pool"], registry=registry)
+        self.nodes = Gauge(
+            "muster_scaling_nodes", "Nodes of each pool, by state.", ["pool", "state"], registry=registry
+        )
+        self.size = Gauge(
+            "muster_scaling_pool_size", "The last size that was requested for a pool.", ["pool"], registry=registry
+        )
         self.blocked = Gauge(
-            "muster_scaling_pool_blocked", "1 while a pool is left alone, by why.", ["pool", "fault"], registry=registry
+            "muster_scaling_pool_blocked",
+            "1 while no requests are made to a pool because of this fault.",
+            ["pool", "fault"],
+            registry=registry,
         )
         self.gangs = Gauge(
-            "muster_scaling_gangs", "Gangs that lack nodes, by what becomes of it.", ["outcome"], registry=registry
+            "muster_scaling_gangs", "Gangs that lack nodes, by outcome of the plan.", ["outcome"], registry=registry
         )
         self.actions = Counter(
-            "muster_scaling_actions_total", "Actions by outcome.", ["pool", "action", "outcome"], registry=registry
+            "muster_scaling_actions_total",
+            "Actions on pools, by outcome.",
+            ["pool", "action", "outcome"],
+            registry=registry,
         )
         self.faults = Counter(
-            "muster_scaling_provider_errors_total", "Requests a provider refused.", ["pool", "fault"], registry=registry
+            "muster_scaling_provider_errors_total",
+            "Requests that a provider refused, by fault.",
+            ["pool", "fault"],
+            registry=registry,
         )
         self.last_plan = Gauge(
-            "muster_scaling_last_plan_timestamp_seconds", "When a plan was last made.", registry=registry
+            "muster_scaling_last_plan_timestamp_seconds", "Time of the newest plan.", registry=registry
         )
         self.config_valid = Gauge(
-            "muster_scaling_config_valid", "Whether the ConfigMap could be used as it is.", registry=registry
+            "muster_scaling_config_valid", "1 if the ConfigMap is valid, 0 if it has errors.", registry=registry
         )
         self._pools: set[str] = set()
 

@@ -20,8 +20,8 @@ _HEAD: Final = """# Whose fault
 
 <!-- Written by {how}; change src/muster/trainingjobs/faults/table.py instead. -->
 
-Each fault of a TrainingJob is charged to one of three budgets. So broken hardware does not use up the retries
-of a correct program:
+Muster charges each fault of a TrainingJob to one of three budgets. So broken hardware does not use up
+the retries of a correct program:
 
 | cause | counted in | bounded by | default |
 |---|---|---|---|
@@ -29,29 +29,32 @@ of a correct program:
 | `infrastructure` | `status.restarts.infrastructure` | `spec.infrastructureLimit` | 50 |
 | `unknown` | `status.restarts.unknown` | `spec.unknownLimit` | 5 |
 
-`status.faults[].rule` holds the id of the row that decided.
+The table below decides to which one. `status.faults[].rule` holds the name of the rule that decided.
 
-How the controller judges one incident with many traces:
+One incident often leaves several pieces of evidence, such as an exit code and a node that is not Ready. The
+controller decides as follows:
 
-- Each trace matches the first row that describes it. The row with the lowest tier decides. Within a tier,
-  the first event decides.
-- Ranks that fail because another rank failed have a tier of their own. They decide only if other traces are
-  missing. Until another trace decides, the controller names the slot whose connection broke, if it knows
-  one.
-- The restart does not wait for the verdict. Later evidence of a lower tier moves the charge and refunds the
-  old one. Any evidence counts while the restart is under way. Evidence of hardware counts up to
-  {window:.0f} s after the fault.
-- A job fails for good only {settle:.0f} s after its last fault, and not while one of its supervisors is
-  silent.
-- A node that is not Ready while its supervisor talks is not a fault.
-- A supervisor whose connection broke is lost after {cut:.0f} s. It is lost after {contact:.0f} s if its
-  node has renewed its Lease since, or if the connection did not break.
-- While more than half of all supervisors are silent, the controller waits for the API server's view of
-  nodes and pods, for at most {blackout:.0f} s.
+- For each piece of evidence, the first matching rule of the table applies. The rule with the lowest tier
+  decides. If several rules have this tier, the earliest evidence decides.
+- If one rank fails, other ranks often fail because they lost it. These failures have a high tier, so they
+  decide only if there is no other evidence. Until then, the fault names the slot whose connection broke, if
+  the controller knows it.
+- The restart begins before the decision is final. If evidence of a lower tier arrives later, the controller
+  changes the charge and refunds the old one. While the restart lasts, all evidence counts. After it, only
+  evidence of broken hardware counts, up to {window:.0f} s after the fault.
+- If a budget is used up, the job fails {settle:.0f} s after its last fault. If a supervisor does not answer,
+  the controller first waits until the supervisor answers or counts as lost.
+- If a node is not Ready but its supervisor still answers, that is not a fault.
+- If the connection to a supervisor breaks, the supervisor counts as lost after {cut:.0f} s. The time is
+  {contact:.0f} s if the connection did not break, or if the node has renewed its Lease in the meantime.
+- If more than half of all supervisors do not answer, the cause may be the controller's own network. The
+  controller then waits for at most {blackout:.0f} s, and decides by the state of nodes and pods in the API
+  server.
 
-In the column *slot*, *replaced* means that the slot gets a new pod; otherwise ranks restart in their pods.
-*Excluded* means that the new pod avoids the node. If it has waited {exclusion:.0f} s for another node
-(`muster controller --exclusion`), it may use the node if that is Ready.
+The column *slot* shows what happens to the slot. *Kept*: the ranks restart in the same pod. *Replaced*: the
+slot gets a new pod. *Excluded*: the new pod must not use the same node. If the pod has waited
+{exclusion:.0f} s for another node (`muster controller --exclusion`), it may use the node again, if the node
+is Ready.
 
 """
 
@@ -71,9 +74,9 @@ def page() -> str:
         "| tier | rule | evidence | cause | slot | why |\n|---|---|---|---|---|---|\n",
         *(_line(row) for row in (*TABLE, UNEXPLAINED)),
         "\n## Hardware evidence\n\n",
-        f"A node condition that is True and whose type matches `{_code(CONDITIONS.pattern)}`, or a Warning Event about "
-        f"the node whose reason matches `{_code(REASONS.pattern)}`.\n",
-        "\n## Where the facts come from\n\n",
+        f"A node condition that is True and whose type matches `{_code(CONDITIONS.pattern)}`, and a "
+        f"Warning Event about the node whose reason matches `{_code(REASONS.pattern)}`.\n",
+        "\n## Sources of the rules\n\n",
         *(f"- `{row.id}`: {row.source}\n" for row in TABLE if row.source),
     ]
     return "".join(lines)

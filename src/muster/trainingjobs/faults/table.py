@@ -57,7 +57,8 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         id="hardware", tier=0, kind="hardware", cause="infrastructure", exclude=True,
         what="A condition or Event of the node names broken hardware, at most 120 s before or after the fault",
-        why="What died on broken hardware did not die by itself; the charge is given back when the evidence comes late",
+        why="Broken hardware ended the ranks, not the program; if this evidence comes late, the old charge "
+        "is refunded",
         source="NVIDIA Xid catalogue; Meta's Llama 3 paper, section 3.3.4",
     ),
     Row(
@@ -67,19 +68,20 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="node-lost", tier=1, kind="node", cause="infrastructure", exclude=True,
-        what="The node is not Ready and its supervisor is silent",
-        why="Both ways to reach the machine fail; a node that is not Ready while its supervisor talks is left alone",
+        what="The node is not Ready and its supervisor does not answer",
+        why="Neither the API server nor the controller can reach the machine",
         source="https://kubernetes.io/docs/reference/node/node-status/#condition",
     ),
     Row(
         id="preempted", tier=2, kind="pod", reasons=("PreemptionByScheduler", "Preempting"), cause="infrastructure",
-        what="The pod gave way to one of higher priority", why="The cluster took the node", source=_DISRUPTION,
+        what="The scheduler preempted the pod for a pod of higher priority", why="The cluster took the node back",
+        source=_DISRUPTION,
     ),
     Row(
         id="evicted", tier=2, kind="pod",
         reasons=("EvictionByEvictionAPI", "DeletionByTaintManager", "DeletionByPodGC"), cause="infrastructure",
-        what="The pod was evicted: a drain, a NoExecute taint, or its node is gone",
-        why="The cluster took the node", source=_DISRUPTION,
+        what="The pod was evicted because of a drain or a NoExecute taint, or because its node is gone",
+        why="The cluster took the node back", source=_DISRUPTION,
     ),
     Row(
         id="node-shutdown", tier=2, kind="pod", reasons=("Terminated", "NodeShutdown", "Shutdown"),
@@ -95,7 +97,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="pressure-eviction", tier=2, kind="pod", reasons=("Evicted", "TerminationByKubelet"),
-        cause="infrastructure", what="The kubelet evicted the pod because its node ran short of something",
+        cause="infrastructure", what="The kubelet evicted the pod because its node ran short of a resource",
         why="The program stayed within its limits", source="kubernetes pkg/kubelet/eviction/helpers.go",
     ),
     Row(
@@ -107,47 +109,50 @@ TABLE: Final[tuple[Row, ...]] = (
             "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported",
             "PodLevelResourcesNotSupported", "NodeHasDiskPressure", "NodeName",
         ),
-        cause="infrastructure", exclude=True, what="The kubelet refused the pod although it was bound there",
-        why="The node has less than it said: a GPU fell off, a device plugin restarted, labels changed",
+        cause="infrastructure", exclude=True, what="The kubelet refused the pod after it was bound",
+        why="The node has less than it reported: a GPU fell off the bus, a device plugin restarted, or "
+        "labels changed",
         source=_KUBELET,
     ),
     Row(
         id="pod-deadline", tier=2, kind="pod", reasons=("DeadlineExceeded",), cause="user",
-        what="activeDeadlineSeconds of the pod template passed", why="The job's own limit",
+        what="activeDeadlineSeconds of the pod template passed", why="The job set this limit",
         source="kubernetes pkg/kubelet/active_deadline.go",
     ),
     Row(
         id="pod-deleted", tier=2, kind="pod", reasons=("Deleted", "Gone"), cause="infrastructure",
-        what="The pod was deleted", why="The program did not end it",
+        what="The pod was deleted", why="The program did not delete it",
     ),
     Row(
         id="out-of-memory", tier=3, kind="container", reasons=("OOMKilled",), cause="user",
         what="A container went over its memory limit (OOMKilled)",
-        why="The program needs more memory than it asked for",
+        why="The program needs more memory than it requested",
         source="https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
     ),
     Row(
         id="image-not-there", tier=3, kind="waiting", reasons=("ErrImagePull", "ImagePullBackOff"), cause="user",
         says=r"not found|manifest unknown|does not exist|unauthorized|denied|authentication required|no match for",
-        what="The registry has no such image, or does not let the pod have it",
+        what="The registry does not have the image, or refuses to give it to the pod",
         why="The job names the image and its pull secret", source=_IMAGES,
     ),
     Row(
         id="image-name", tier=3, kind="waiting", cause="user",
         reasons=("InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"),
-        what="The image's name is invalid, or policy forbids the image", why="The job names the image", source=_IMAGES,
+        what="The image's name is invalid, or a policy forbids the image",
+        why="The job names the image",
+        source=_IMAGES,
     ),
     Row(
         id="image-pull", tier=3, kind="waiting", cause="infrastructure",
         reasons=("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"),
-        what="An image could not be pulled for ten minutes", why="The registry or the network to it is in trouble",
+        what="An image could not be pulled for ten minutes", why="The registry or the network to it has a problem",
         source=_IMAGES,
     ),
     Row(
         id="container-config", tier=3, kind="waiting", cause="user",
         reasons=("CreateContainerConfigError", "RunContainerError", "CreateContainerError"),
-        what="The container cannot be made: a Secret, ConfigMap or path it names is missing",
-        why="The job's template asks for something that is not there", source=_CODES,
+        what="The container cannot be created because a Secret, ConfigMap or path is missing",
+        why="The job's template names an object or path that does not exist", source=_CODES,
     ),
     Row(
         id="never-started", tier=3, kind="waiting", cause="infrastructure", exclude=True,
@@ -157,76 +162,83 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         id="container-start", tier=3, kind="container", cause="user",
         reasons=("StartError", "ContainerCannotRun"),
-        what="The container's runtime could not start it, for example because python3 is not in the image",
+        what="The container runtime could not start the container, for example because python3 is not in the image",
         why="The job names the image", source=_CODES,
     ),
     Row(
         id="container-lost", tier=3, kind="container", reasons=("ContainerStatusUnknown", "Unknown"),
-        cause="infrastructure", exclude=True, what="The kubelet does not know what became of the container",
-        why="The node lost it, for example in a restart",
+        cause="infrastructure", exclude=True, what="The kubelet does not know how the container ended",
+        why="The node lost the container, for example in a restart",
         source="kubernetes pkg/kubelet/container/runtime.go; containerd internal/cri/server/helpers.go",
     ),
     Row(
         id="supervisor-killed", tier=3, kind="container", signals=(9,), cause="unknown",
         what="The worker's process 1 was killed with SIGKILL, and not for memory",
-        why="A program cannot kill its process 1; an administrator or a broken node can",
+        why="A program cannot kill process 1 of its own container; an administrator or a broken node can",
         source="pid_namespaces(7)",
     ),
     Row(
         id="setup-failed", tier=3, kind="container", codes=(2, 126, 127), cause="user",
         what="The worker ended before it could join (exit code 2, 126 or 127)",
-        why="The image lacks python3, or the code could not be fetched or unpacked",
+        why="The image does not contain python3, or the code could not be downloaded or unpacked",
     ),
     Row(
         id="container-exit", tier=3, kind="container", cause="unknown",
-        what="The worker's process 1 ended by itself", why="It should outlive the ranks; nothing says why it did not",
+        what="The worker's process 1 ended by itself",
+        why="Process 1 should run longer than the ranks, and there is no evidence why it ended",
     ),
     Row(
         id="lost-contact", tier=4, kind="contact", reasons=("Lost",), cause="infrastructure", exclude=True,
-        what="The supervisor fell silent, and nothing shows its node alive",
-        why="Processes of the program do not take their node's network down",
+        what="The supervisor stopped answering, and its node does not renew its Lease",
+        why="The program cannot stop its node's network",
     ),
     Row(
         id="silent", tier=4, kind="contact", cause="unknown",
-        what="The supervisor fell silent or never joined, although its node renews its Lease",
-        why="It may be the network between the two, or a machine that the program drove into the ground",
+        what="The supervisor stopped answering or never joined, although its node renews its Lease",
+        why="The cause may be the network between the supervisor and the controller, or a program that "
+        "overloads the machine",
         source="https://kubernetes.io/docs/concepts/architecture/leases/#node-heartbeats",
     ),
     Row(
         id="cannot-start", tier=4, kind="start", reasons=("Everywhere",), cause="user", replace=False,
         what="No node of the job can execute the launcher or the program, or each ended with exit code 126 or 127 "
         "before its first step",
-        why="The image lacks it, and another attempt would end the same way: the job fails at once",
+        why="The image does not contain it. Another attempt would end in the same way, so the job fails at once",
         source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
     ),
     Row(
         id="cannot-start-here", tier=4, kind="start", cause="infrastructure", exclude=True,
-        what="Some nodes cannot execute the launcher or the program, or end with exit code 126 or 127 before the first "
-        "step, while others of the job do not; such a code on another node in the next attempt is a rank's failure",
-        why="All nodes run the same image, so a disk or a mount of this node is at fault; what moves with a rank is "
-        "not the node's", source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
+        what="Some nodes cannot execute the launcher or the program, or end with exit code 126 or 127 before "
+        "the first "
+        "step, while other nodes of the job do not; if another node has such a code in the next attempt, the "
+        "rank is at fault",
+        why="All nodes run the same image, so a disk or a mount of this node is at fault; if the failure "
+        "moves with the "
+        "rank, the node is not", source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
     ),
     Row(
         id="checkpoint-gone", tier=4, kind="checkpoint", cause="infrastructure", replace=False,
-        what="A rank failed before its attempt reported anything, and the checkpoint that the attempt began from is "
-        "gone, as every node reports; for at most 3 of the faults in the status",
-        why="The nodes saw it just before the attempt began: something deleted it before the program could read it",
+        what="A rank failed before its attempt reported anything, and every node reports that the checkpoint of the "
+        "attempt is gone; this rule applies to at most 3 of the faults in the status",
+        why="The checkpoint existed just before the attempt began, so it was deleted before the program "
+        "could read it",
     ),
     Row(
         id="rank-out-of-memory", tier=5, kind="rank", reasons=("OutOfMemory",), cause="user", replace=False,
-        what="The kernel killed the first failing rank for memory, within the pod's limit",
-        why="The program needs more memory than it asked for", source="cgroup v2, memory.events",
+        what="The kernel killed the first failing rank because the pod's memory limit was reached",
+        why="The program needs more memory than it requested", source="cgroup v2, memory.events",
     ),
     Row(
         id="rank-hardware", tier=5, kind="rank", cause="infrastructure", exclude=True,
         says=r"uncorrectable (NVLink|ECC)|ECC error|GPU has fallen off the bus|cudaErrorHardwareStackError|Xid \d+",
-        what="The first failing rank's last lines name broken hardware", why="CUDA reports it to the program first",
+        what="The first failing rank's last lines name broken hardware",
+        why="CUDA reports such faults to the program first",
         source="CUDA runtime API, cudaErrorECCUncorrectable; NVIDIA Xid catalogue",
     ),
     Row(
         id="rank-lost-peer", tier=6, kind="rank", says=_LOST_PEER, cause="unknown", replace=False,
-        what="A rank ended because it lost another one, and no other one is known to have failed",
-        why="It is a consequence; the cause is looked for until the attribution window ends",
+        what="A rank ended because it lost its connection to another rank, and no other failed rank is known",
+        why="The failure is a consequence of another one, which the controller does not know",
         source="kubernetes-sigs/kueue#11789: what follows from one lost node uses up the retry budget",
     ),
     Row(
@@ -236,38 +248,39 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="rank-killed", tier=5, kind="rank", signals=(9,), cause="unknown", replace=False,
-        what="The first failing rank was killed with SIGKILL, and nothing says why",
-        why="A person, the kernel or a watchdog did it",
+        what="The first failing rank was killed with SIGKILL, and there is no evidence why",
+        why="A user, the kernel or a watchdog may have killed it",
     ),
     Row(
         id="rank-crashed", tier=5, kind="rank", signals=(4, 5, 6, 7, 8, 11, 31), cause="user", replace=False,
         what="The first failing rank crashed (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS)",
-        why="The program did it, unless hardware evidence comes within 120 s", source="signal(7)",
+        why="The program caused it, unless evidence of broken hardware arrives within 120 s", source="signal(7)",
     ),
     Row(
         id="rank-failed", tier=5, kind="rank", cause="user", replace=False,
         what="The first failing rank exited with a code other than 0",
-        why="The program did it, unless hardware evidence comes within 120 s",
+        why="The program caused it, unless evidence of broken hardware arrives within 120 s",
     ),
     Row(
         id="could-not-start", tier=5, kind="launcher", reasons=("CouldNotStart",), cause="user", replace=False,
-        what="The launcher or the command could not be started", why="The image lacks mpiexec, torchrun or the program",
+        what="The launcher or the command could not be started",
+        why="The image does not contain mpiexec, torchrun or the program",
         source="muster.trainingjobs.supervisor",
     ),
     Row(
         id="stalled-again", tier=8, kind="stall", reasons=("Again",), cause="user", replace=False,
         what="The job stalled after the same step as in the attempt before (`spec.stall.action: Restart`)",
-        why="A program that stops twice at one step stops there by itself",
+        why="If a program stops twice at the same step, the program itself is the cause",
     ),
     Row(
         id="stalled", tier=8, kind="stall", cause="unknown", replace=False,
         what="The attempt reported no step for longer than `spec.stall` allows (`spec.stall.action: Restart`)",
-        why="A deadlock of the program, a network and a storage that hang look the same",
+        why="A deadlock in the program, a network that hangs and a storage that hangs look the same",
     ),
     Row(
         id="launcher-failed", tier=7, kind="launcher", cause="unknown", replace=False,
         what="mpiexec failed and no rank is known to have failed",
-        why="It could not reach a node, or the rank that failed was lost with its node",
+        why="mpiexec could not reach a node, or the rank that failed was lost with its node",
     ),
 )  # fmt: skip
 
@@ -278,7 +291,7 @@ UNEXPLAINED: Final = Row(
     tier=9,
     kind="any",
     cause="unknown",
-    what="Nothing above",
+    what="No other rule applies",
     why="The cause is unknown",
     replace=True,
 )
