@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -49,11 +48,6 @@ def states_of(owner: str, users: Collection[NodeUser]) -> Iterator[tuple[str, St
         yield owner, "lent"
     for team in borrowers - {""}:
         yield team, "borrowed"
-
-
-def count_nodes(nodes: Iterable[tuple[str, Collection[NodeUser]]]) -> dict[str, TeamNodes]:
-    """Count nodes by team. `nodes` has a pair for each node: its owner and its users."""
-    return by_team(Counter(state for owner, users in nodes for state in states_of(owner, users)))
 
 
 def by_team(counts: Mapping[tuple[str, State], int]) -> dict[str, TeamNodes]:

@@ -9,14 +9,13 @@ from msgspec.structs import replace
 from muster.api.names import GROUP, MIRROR, STAYS
 from muster.kube.informers import Form, Forms
 from muster.kube.objects.meta import ObjectMeta
-from muster.kube.objects.node import Node, NodeStatus, NodeSystemInfo
+from muster.kube.objects.node import Node, NodeStatus
 from muster.kube.objects.pod import Pod, PodSpec, PodStatus
 
 
 def trimmed_node(node: Node) -> Node:
-    """Return the node without images, most addresses, annotations of others, and most of the system info.
+    """Return the node without most addresses, and without annotations of others.
 
-    These are most of the memory of a cache of all nodes: a kubelet lists up to 50 images (its `nodeStatusMaxImages`).
     The capacity keeps only what is not allocatable: devices that are broken at the moment.
     """
     status, meta = node.status, node.metadata
@@ -25,7 +24,6 @@ def trimmed_node(node: Node) -> Node:
         capacity = {
             name: amount for name, amount in capacity.items() if "/" in name and status.allocatable.get(name) != amount
         }
-    info = NodeSystemInfo(boot_id=status.node_info.boot_id) if status.node_info is not None else None
     ours = {key: value for key, value in meta.annotations.items() if key == STAYS or key.startswith(f"{GROUP}/")}
     return replace(
         node,
@@ -35,7 +33,7 @@ def trimmed_node(node: Node) -> Node:
             allocatable=status.allocatable,
             conditions=status.conditions,
             addresses=tuple(each for each in status.addresses if each.type == "InternalIP"),
-            node_info=info,
+            node_info=status.node_info,
         ),
     )
 

@@ -237,11 +237,6 @@ class Hub:
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self._buckets.values())
 
-    @property
-    def oldest(self) -> int:
-        """The oldest version a watch may start from."""
-        return self._oldest
-
     def forget_before(self, version: int) -> None:
         """Begin the log at `version`, because earlier events are not known."""
         self._events.clear()

@@ -20,7 +20,6 @@ T = TypeVar("T", bound=KubeObject)
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 
 PAGE = 500
 """Objects in one page of a list, as in client-go."""
@@ -181,14 +180,11 @@ class Client(RestClient):
         subresource: str = "",
         content_type: str = MERGE_PATCH,
         field_manager: str = "",
-        force: bool = False,
     ) -> T:
         """Change an object. `patch` is a struct, dict or list (JSON patch), or bytes already encoded."""
         params = {}
         if field_manager:
             params["fieldManager"] = field_manager
-        if force:
-            params["force"] = "true"
         body = await self.request(
             "PATCH",
             kind.RESOURCE.object_path(self._namespace(kind.RESOURCE, namespace), name, subresource),
@@ -230,9 +226,7 @@ class Client(RestClient):
         }
         await self.request("POST", Pod.RESOURCE.object_path(namespace, pod_name, "binding"), body=encode(binding))
 
-    async def evict(
-        self, pod_name: str, *, namespace: str, uid: str = "", grace_s: int | None = None, dry_run: bool = False
-    ) -> None:
+    async def evict(self, pod_name: str, *, namespace: str, uid: str = "", dry_run: bool = False) -> None:
         """Evict a pod, or check in a dry run whether the eviction would be allowed.
 
         Raises TooManyRequests: a PodDisruptionBudget does not allow it now (never retried here).
@@ -242,7 +236,7 @@ class Client(RestClient):
             "kind": "Eviction",
             "metadata": {"name": pod_name, "namespace": namespace},
         }
-        options = _delete_options(uid, "", grace_s)
+        options = _delete_options(uid, "", None)
         if len(options) > 2:
             eviction["deleteOptions"] = options
         path = Pod.RESOURCE.object_path(namespace, pod_name, "eviction")

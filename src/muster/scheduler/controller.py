@@ -66,7 +66,6 @@ Lacks = Callable[[Sequence[Lack]], None]
 """Callback after each plan with the gangs that lack nodes, in queue order."""
 
 NAME = "scheduler"
-SYNC_TIMEOUT_S = 120.0
 STALL_S = 25.0
 IDLE_S = 5.0
 """Longest time between plans: for changes that only time causes, and as a liveness signal."""

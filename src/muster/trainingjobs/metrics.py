@@ -7,11 +7,6 @@ from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-API_WRITES_PER_FAULT: Final = 5
-"""Most status writes from a fault to useful work: Restarting, stopped, placed, Running, useful, and one for late
-evidence. In addition, each broken slot costs a deletion and a creation. Healthy slots cost nothing.
-"""
-
 _STAGE_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 90, 180, 600, 3600)
 
 

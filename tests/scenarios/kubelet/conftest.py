@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -212,6 +213,11 @@ class NodeUnderTest:
                 return True
 
         await until("the pod is gone", check, timeout_s)
+
+    async def serving_port(self) -> int:
+        """The port on which the kubelet serves logs and commands."""
+        node = json.loads(await self.client.request("GET", Node.RESOURCE.path(None, self.name)))
+        return int(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
 
     def kubectl_command(self, *arguments: str) -> list[str]:
         return [kubectl_program(), f"--kubeconfig={self.server.kubeconfig}", f"--namespace={NAMESPACE}", *arguments]

@@ -120,9 +120,7 @@ async def test_command_dies_with_its_client(node: NodeUnderTest) -> None:
 async def test_clients_without_token_or_certificate_are_refused(node: NodeUnderTest) -> None:
     pod = await running(node)
     status = (await node.client.get(Node, node.name)).status
-    assert status.daemon_endpoints is not None
-    assert status.daemon_endpoints.kubelet_endpoint is not None
-    base = f"https://{status.addresses[0].address}:{status.daemon_endpoints.kubelet_endpoint.port}"
+    base = f"https://{status.addresses[0].address}:{await node.serving_port()}"
     context = ssl._create_unverified_context()
 
     def ask(path: str, **headers: str) -> int:

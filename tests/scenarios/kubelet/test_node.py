@@ -32,9 +32,7 @@ async def test_registration(start_node: StartNode) -> None:
     assert found.ready
     assert {"a": "b", "c": "d", "kubernetes.io/hostname": node.name}.items() <= found.metadata.labels.items()
     assert "dedicated" in [taint.key for taint in found.spec.taints]
-    assert status.daemon_endpoints is not None
-    assert status.daemon_endpoints.kubelet_endpoint is not None
-    assert status.daemon_endpoints.kubelet_endpoint.port > 0
+    assert await node.serving_port() > 0
     assert [address.type for address in status.addresses] == ["InternalIP", "Hostname"]
     lease = await node.client.get(Lease, node.name, "kube-node-lease")
     assert lease.spec.holder_identity == node.name

@@ -77,7 +77,7 @@ def start(store: Store, selection: Selected, version: int) -> Replay:
     try:
         state, watcher = listed(store, selection, version), table.hub.subscribe(selection, version)
     except Expired:
-        assert version < table.hub.oldest
+        assert version < store.version
         version = store.version
         state, watcher = listed(store, selection, version), table.hub.subscribe(selection, version)
     return Replay(selection, watcher, state)

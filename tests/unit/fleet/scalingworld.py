@@ -24,8 +24,22 @@ from muster.fleet.scaling.snapshot import (
     Template,
     View,
 )
-from muster.fleet.scaling.states import TRANSITIONS, Tracked
+from muster.fleet.scaling.states import NodeState, Tracked
 
+LIVE = frozenset(
+    {NodeState.SETTLING, NodeState.IDLE, NodeState.IN_USE, NodeState.HELD, NodeState.UNREADY, NodeState.DRAINING}
+)
+TRANSITIONS: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.REQUESTED: frozenset({NodeState.LAUNCHING}),
+    NodeState.LAUNCHING: LIVE | {NodeState.JOINING, NodeState.OVERDUE, NodeState.DELETING},
+    NodeState.JOINING: LIVE | {NodeState.LAUNCHING, NodeState.OVERDUE, NodeState.DELETING},
+    # A late node counts like any other, until its deletion was requested.
+    NodeState.OVERDUE: LIVE | {NodeState.LAUNCHING, NodeState.JOINING, NodeState.DELETING},
+    **{state: LIVE | {NodeState.DELETING} for state in LIVE},
+    # A deletion that the provider lost is requested again.
+    NodeState.DELETING: LIVE | {NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE},
+}
+"""The possible next states; a node may also keep its state or disappear."""
 GPUS = 8
 NODE = {"cpu": 64_000, "nvidia.com/gpu": GPUS, "pods": 110}
 POD = {"cpu": 1_000, "nvidia.com/gpu": GPUS, "pods": 1}

@@ -12,13 +12,16 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from muster.embedded.apiserver.verbs.patches import merge_patch
 from muster.kube.connection.config import ClusterConfig
 from muster.kube.connection.credentials import Anonymous, Credentials
+from muster.kube.objects.meta import KubeObject, ObjectMeta
+
+K = TypeVar("K", bound=KubeObject)
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -34,6 +37,13 @@ def status(code: int, reason: str, message: str = "", details: dict[str, Any] | 
         "details": details,
         "code": code,
     }
+
+
+def identity(obj: K) -> K:
+    """Return only the identity and the version of the object."""
+    meta = obj.metadata
+    kept = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+    return type(obj)(metadata=kept)
 
 
 @dataclass

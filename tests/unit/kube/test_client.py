@@ -56,9 +56,9 @@ async def test_the_life_of_an_object(client: Client, api: FakeApi) -> None:
     with pytest.raises(Conflict):
         await client.replace(ConfigMap(metadata=made.metadata, data={"k": "3"}))
     assert (await client.get(ConfigMap, "a")).data == {"k": "2"}
-    patched = await client.patch(ConfigMap, "a", {"data": {"k": "4"}}, field_manager="me", force=True)
+    patched = await client.patch(ConfigMap, "a", {"data": {"k": "4"}}, field_manager="me")
     assert patched.data == {"k": "4"}
-    assert api.requests[-1][2] == {"fieldManager": "me", "force": "true"}
+    assert api.requests[-1][2] == {"fieldManager": "me"}
     await client.delete(ConfigMap, "a", uid=changed.uid, resource_version="7", grace_s=0, propagation="Background")
     assert json.loads(api.requests[-1][3]) == {
         "apiVersion": "v1",
@@ -95,7 +95,7 @@ async def test_dicts_can_be_created_as_they_are(client: Client, api: FakeApi) ->
 async def test_bind_and_evict_carry_the_uid(client: Client, api: FakeApi) -> None:
     api.before.append(lambda request: web.json_response({"kind": "Status"}, status=201))
     await client.bind("p", "n1", namespace="ns", uid="u1")
-    await client.evict("p", namespace="ns", uid="u1", grace_s=5)
+    await client.evict("p", namespace="ns", uid="u1")
     (_, bind_path, _, bind), (_, evict_path, _, evict) = api.requests
     assert bind_path == "/api/v1/namespaces/ns/pods/p/binding"
     assert json.loads(bind)["metadata"]["uid"] == "u1"

@@ -21,11 +21,10 @@ from muster.kube.index import Index
 from muster.kube.informer import Informer
 from muster.kube.metrics import kube_metrics
 from muster.kube.objects.core import ConfigMap
-from muster.kube.objects.meta import identity
 from muster.kube.objects.pod import Pod
 from muster.kube.watch import WatchDecoder
 from tests.support.waiting import until
-from tests.unit.kube.fakeapi import FakeApi, fake_api, status
+from tests.unit.kube.fakeapi import FakeApi, fake_api, identity, status
 
 Change = tuple[str, str, str]
 

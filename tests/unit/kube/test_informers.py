@@ -14,9 +14,8 @@ from muster.kube.client import Client
 from muster.kube.health import Progress
 from muster.kube.informers import Form, Informers, SharedInformer
 from muster.kube.objects.core import ConfigMap
-from muster.kube.objects.meta import identity
 from tests.support.waiting import until
-from tests.unit.kube.fakeapi import FakeApi, status
+from tests.unit.kube.fakeapi import FakeApi, identity, status
 from tests.unit.kube.test_informer import Heard
 
 REDUCED = {ConfigMap: Form(stored=identity)}

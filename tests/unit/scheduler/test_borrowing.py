@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from muster.api.lending import NodeUser, TeamNodes, count_nodes
+from muster.api.lending import NodeUser, states_of
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM
 from muster.scheduler.explain.what_if import ChangeKind
 from muster.scheduler.explain.why_waiting import explain
@@ -301,9 +301,9 @@ def test_nodes_are_counted_by_team_and_shown_as_metrics() -> None:
 
 def test_a_borrower_at_home_borrows_nothing() -> None:
     users = [NodeUser("blue", True), NodeUser("", True)]
-    assert count_nodes([("blue", users[:1]), ("blue", users[1:]), ("", users)]) == {
-        "blue": TeamNodes(owned=2, used=1, lent=1)
-    }
+    assert list(states_of("blue", users[:1])) == [("blue", "owned"), ("blue", "used")]
+    assert list(states_of("blue", users[1:])) == [("blue", "owned"), ("blue", "lent")]
+    assert list(states_of("", users)) == []
 
 
 @pytest.mark.parametrize("single", [False, True])

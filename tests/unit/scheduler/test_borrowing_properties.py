@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from muster.api.lending import NodeUser, TeamNodes, count_nodes
+from muster.api.lending import NodeUser, TeamNodes, by_team, states_of
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs.priority import JobFacts
@@ -137,7 +139,8 @@ def recounted(world: World) -> dict[str, TeamNodes]:
         user = NodeUser(labels[LABEL_TEAM], LABEL_BORROWED in labels)
         for name in {pod.spec.node_name, *world.slots_of(gang).values()} - {""}:
             users[name].add(user)
-    return count_nodes((node.metadata.labels.get(LABEL_TEAM, ""), users[name]) for name, node in world.nodes.items())
+    owners = {name: node.metadata.labels.get(LABEL_TEAM, "") for name, node in world.nodes.items()}
+    return by_team(Counter(state for name, owner in owners.items() for state in states_of(owner, users[name])))
 
 
 def without_borrowers(world: World, team: str) -> ClusterState:

@@ -215,8 +215,7 @@ def test_a_replacement_does_not_join_another_slot_of_its_gang() -> None:
     found = explained(world, "train")
     assert (found.why, found.need, found.have) == ("NotEnoughNodes", 1, 0)
     assert [count.text() for count in found.nodes] == ["2 in use (by its other slots)"]
-    assert found.smallest_change is not None
-    assert found.smallest_change.text() == "+1 node"
+    assert found.changes[0].text() == "+1 node"
     world.add_nodes("d")
     world.run()
     assert world.find("train-0-1").spec.node_name == "d"

@@ -86,8 +86,7 @@ def test_gang_that_does_not_tolerate_the_pool_learns_it() -> None:
     assert world.nodes_of("foreign") == {}
     found = explain(world.state.snapshot(), world.gang("foreign"), now=world.now)
     assert [count.text() for count in found.nodes] == ["1 with taint muster.dev/pool=a:NoSchedule"]
-    assert found.smallest_change is not None
-    assert found.smallest_change.text() == "tolerate taint muster.dev/pool:NoSchedule"
+    assert found.changes[0].text() == "tolerate taint muster.dev/pool:NoSchedule"
 
 
 @pytest.mark.parametrize("taints", [[], [{**TAINT, "effect": "PreferNoSchedule"}]])

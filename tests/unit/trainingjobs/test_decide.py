@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from muster.kube.objects.pod import Pod
-from muster.kube.objects.struct import to_dict
-from muster.trainingjobs.metrics import API_WRITES_PER_FAULT
 from muster.trainingjobs.plan import (
     CreatePod,
     DeletePod,
@@ -16,9 +13,13 @@ from muster.trainingjobs.plan import (
     RecordEvent,
     WriteStatus,
 )
+from muster.trainingjobs.pods.pod import build_pod
 from muster.trainingjobs.snapshot import HardwareEvidence
-from tests.unit.trainingjobs.world import World, make_job
+from tests.unit.trainingjobs.world import PODS, World, make_job
 
+API_WRITES_PER_FAULT = 5
+"""Most status writes from a fault to useful work: Restarting, stopped, placed, Running, useful, and one for late
+evidence. In addition, each broken slot costs a deletion and a creation. Healthy slots cost nothing."""
 SETTLING = "backoffLimit {} is used up: the job fails unless another cause shows soon"
 
 
@@ -425,10 +426,8 @@ def test_rank_order_follows_the_network_then_slots() -> None:
 
 
 def test_the_pod_is_what_the_api_server_should_store() -> None:
-    world = World(make_job(1, gpusPerNode=8, rdma={"resource": "rdma/hca", "count": 2}, hostNetwork=True))
-    world.control()
-    pod: Pod = world.holder(0)
-    body = to_dict(pod)
+    job = make_job(1, gpusPerNode=8, rdma={"resource": "rdma/hca", "count": 2}, hostNetwork=True)
+    body = build_pod(job, 0, 1, (), PODS)
     worker = body["spec"]["containers"][0]
     assert worker["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "2"}
     assert worker["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]

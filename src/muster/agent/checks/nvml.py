@@ -23,7 +23,6 @@ from typing import Any, Final
 LIBRARIES: Final = ("libnvidia-ml.so.1",)
 
 OK: Final = 0
-NOT_SUPPORTED: Final = 3
 INSUFFICIENT_SIZE: Final = 7
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15

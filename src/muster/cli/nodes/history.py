@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
         what: the kind, for scripts: a rung of the ladder, Found, Asked, Tested or Job.
         session: the NodeRemediation that recorded it, if any.
         stages: the stages that ended, and their durations in seconds. They are stages of the ladder
-            (`fleet/remediation/states.STAGES`), or all stages of a job's recovery.
+            (`stage_of` in `fleet/remediation/ladder/states.py`), or all stages of a job's recovery.
     """
 
     time: datetime

@@ -24,7 +24,6 @@ CATALOGUE: Final = Path(__file__).with_name("catalogue.yaml")
 VERSION: Final = 1
 PAGE: Final = "docs/health.md"
 DEFAULT: Final = "default"
-NOTHING: Final = "nothing"
 
 T = TypeVar("T")
 

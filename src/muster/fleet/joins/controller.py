@@ -109,10 +109,6 @@ class JoinController:
         self._reported: set[paces.Cause] = set()
         """Causes of the current overload that have an Event already: each gets one."""
 
-    def may_add(self, wanted: int) -> int:
-        """Return how many of `wanted` more nodes an autoscaler may request now; coming nodes are taken into account."""
-        return max(0, min(wanted, self.coming_max - self._plan.waiting - self._plan.coming))
-
     @property
     def coming_max(self) -> int:
         """The number of nodes that may be on their way at once."""

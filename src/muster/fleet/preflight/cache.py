@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 
 import msgspec
 
@@ -248,7 +247,3 @@ def _wanted_since(session: NodeRemediation | None, node: PreflightNode, record: 
     if record is not None and not record.passed:
         return max(since, seconds(session.status.since))  # remediation has continued since the failed test
     return since
-
-
-def _seconds(time: datetime | None) -> float:
-    return time.timestamp() if time is not None else 0.0

@@ -24,9 +24,7 @@ new leader finds the same states: our cordon is an annotation on the node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 
 import msgspec
 
@@ -49,24 +47,6 @@ class NodeState(StrEnum):
 
 COMING = frozenset({NodeState.REQUESTED, NodeState.LAUNCHING, NodeState.JOINING, NodeState.SETTLING})
 """States of nodes that will serve gangs and that the scheduler does not know yet."""
-
-_LIVE = frozenset(
-    {NodeState.SETTLING, NodeState.IDLE, NodeState.IN_USE, NodeState.HELD, NodeState.UNREADY, NodeState.DRAINING}
-)
-
-TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = MappingProxyType(
-    {
-        NodeState.REQUESTED: frozenset({NodeState.LAUNCHING}),
-        NodeState.LAUNCHING: _LIVE | {NodeState.JOINING, NodeState.OVERDUE, NodeState.DELETING},
-        NodeState.JOINING: _LIVE | {NodeState.LAUNCHING, NodeState.OVERDUE, NodeState.DELETING},
-        # A late node counts like any other, until its deletion was requested.
-        NodeState.OVERDUE: _LIVE | {NodeState.LAUNCHING, NodeState.JOINING, NodeState.DELETING},
-        **{state: _LIVE | {NodeState.DELETING} for state in _LIVE},
-        # A deletion that the provider lost is requested again.
-        NodeState.DELETING: _LIVE | {NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE},
-    }
-)
-"""The possible next states; a node may also keep its state or disappear."""
 
 
 class Tracked(msgspec.Struct, frozen=True):

@@ -110,4 +110,3 @@ class Toleration(KubeStruct):
     operator: str = ""
     value: str = ""
     effect: str = ""
-    toleration_seconds: int | None = None

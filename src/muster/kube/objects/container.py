@@ -152,31 +152,12 @@ class Lifecycle(KubeStruct):
     pre_stop: LifecycleHandler | None = None
 
 
-class Capabilities(KubeStruct):
-    """Linux capabilities added and dropped."""
-
-    add: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-
-
-class SeccompProfile(KubeStruct):
-    """`type` is RuntimeDefault, Unconfined or Localhost."""
-
-    type: str
-    localhost_profile: str | None = None
-
-
 class SecurityContext(KubeStruct):
     """Rights of a container's processes."""
 
-    privileged: bool | None = None
     run_as_user: int | None = None
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
-    read_only_root_filesystem: bool | None = None
-    allow_privilege_escalation: bool | None = None
-    capabilities: Capabilities | None = None
-    seccomp_profile: SeccompProfile | None = None
 
 
 class Container(KubeStruct):
@@ -196,13 +177,11 @@ class Container(KubeStruct):
     readiness_probe: Probe | None = None
     startup_probe: Probe | None = None
     lifecycle: Lifecycle | None = None
-    image_pull_policy: str = ""
     security_context: SecurityContext | None = None
     restart_policy: str | None = None
     termination_message_path: str = ""
     termination_message_policy: str = ""
     stdin: bool = False
-    stdin_once: bool = False
     tty: bool = False
 
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import msgspec
 
-from muster.kube.objects.container import QuantityValue
 from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct, at_microsecond
 
@@ -55,8 +54,6 @@ class ServiceAccount(KubeObject):
 
     RESOURCE: ClassVar[Resource] = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 
-    automount_service_account_token: bool | None = None
-
 
 class ObjectReference(KubeStruct):
     """Points at any object."""
@@ -99,54 +96,3 @@ class Event(KubeObject):
     def __post_init__(self) -> None:
         """Keep `event_time` a valid MicroTime."""
         msgspec.structs.force_setattr(self, "event_time", at_microsecond(self.event_time))
-
-
-class ResourceQuotaSpec(KubeStruct):
-    """Limits by name, such as `requests.nvidia.com/gpu`."""
-
-    hard: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
-    scopes: tuple[str, ...] = ()
-
-
-class ResourceQuotaStatus(KubeStruct):
-    """Limits in force and what is used."""
-
-    hard: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
-    used: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
-
-
-class ResourceQuota(KubeObject):
-    """core/v1 ResourceQuota."""
-
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "resourcequotas", "ResourceQuota")
-
-    spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
-    status: ResourceQuotaStatus = msgspec.field(default_factory=ResourceQuotaStatus)
-
-
-class ServicePort(KubeStruct):
-    """A port of a service and the pods' port behind it."""
-
-    port: int
-    name: str = ""
-    protocol: str = ""
-    target_port: int | str | None = None
-    node_port: int = 0
-
-
-class ServiceSpec(KubeStruct):
-    """`cluster_ip` "None" makes a headless service."""
-
-    selector: dict[str, str] = msgspec.field(default_factory=dict)
-    ports: tuple[ServicePort, ...] = ()
-    cluster_ip: str = msgspec.field(default="", name="clusterIP")
-    type: str = ""
-    publish_not_ready_addresses: bool = False
-
-
-class Service(KubeObject):
-    """core/v1 Service."""
-
-    RESOURCE: ClassVar[Resource] = Resource("", "v1", "services", "Service")
-
-    spec: ServiceSpec = msgspec.field(default_factory=ServiceSpec)

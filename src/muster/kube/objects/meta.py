@@ -78,7 +78,6 @@ class ObjectMeta(KubeStruct):
     """metadata, without managedFields."""
 
     name: str = ""
-    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
@@ -162,13 +161,6 @@ class KubeObject(KubeStruct):
 K = TypeVar("K", bound=KubeObject)
 
 
-def identity(obj: K) -> K:
-    """Return only the identity and the version of the object, for kinds that need no other fields."""
-    meta = obj.metadata
-    kept = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
-    return type(obj)(metadata=kept)
-
-
 def split_key(key: str) -> tuple[str, str]:
     """Return (namespace, name) of a key; the namespace of a cluster-scoped object is ""."""
     namespace, _, name = key.rpartition("/")
@@ -180,7 +172,6 @@ class ListMeta(KubeStruct):
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None
 
 
 class Listing(KubeStruct, Generic[K]):

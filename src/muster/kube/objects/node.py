@@ -25,7 +25,6 @@ class NodeSpec(KubeStruct):
     """The desired state of a node. `taints` is one atomic list: every writer must keep the others' entries."""
 
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
-    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
     provider_id: str = msgspec.field(default="", name="providerID")
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -45,16 +44,7 @@ class NodeCondition(KubeStruct):
 class NodeSystemInfo(KubeStruct):
     """The machine as the kubelet reports it. `boot_id` changes at each boot."""
 
-    machine_id: str = msgspec.field(default="", name="machineID")
-    system_uuid: str = msgspec.field(default="", name="systemUUID")
     boot_id: str = msgspec.field(default="", name="bootID")
-    kernel_version: str = ""
-    os_image: str = ""
-    container_runtime_version: str = ""
-    kubelet_version: str = ""
-    kube_proxy_version: str = ""
-    operating_system: str = ""
-    architecture: str = ""
 
 
 class NodeAddress(KubeStruct):
@@ -64,25 +54,6 @@ class NodeAddress(KubeStruct):
     address: str
 
 
-class DaemonEndpoint(KubeStruct):
-    """A port of a daemon on the node."""
-
-    port: int = msgspec.field(name="Port")
-
-
-class NodeDaemonEndpoints(KubeStruct):
-    """The kubelet's endpoint."""
-
-    kubelet_endpoint: DaemonEndpoint | None = None
-
-
-class ContainerImage(KubeStruct):
-    """An image present on the node."""
-
-    names: tuple[str, ...] | None = ()
-    size_bytes: int = 0
-
-
 class NodeStatus(KubeStruct):
     """A node's capacity, conditions and addresses."""
 
@@ -90,9 +61,7 @@ class NodeStatus(KubeStruct):
     allocatable: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
     conditions: tuple[NodeCondition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
-    daemon_endpoints: NodeDaemonEndpoints | None = None
     node_info: NodeSystemInfo | None = None
-    images: tuple[ContainerImage, ...] = ()
 
 
 class Node(KubeObject):

@@ -18,17 +18,10 @@ from muster.kube.objects.container import (
     ContainerStatus,
     QuantityValue,
     ResourceRequirements,
-    SeccompProfile,
 )
-from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct
 from muster.kube.objects.volume import Volume
-
-
-class LocalObjectReference(KubeStruct):
-    """An object of the same namespace."""
-
-    name: str = ""
 
 
 class PodSchedulingGate(KubeStruct):
@@ -51,22 +44,12 @@ class PodSecurityContext(KubeStruct):
     run_as_non_root: bool | None = None
     fs_group: int | None = None
     supplemental_groups: tuple[int, ...] = ()
-    seccomp_profile: SeccompProfile | None = None
-
-
-class HostAlias(KubeStruct):
-    """A line of the pod's /etc/hosts."""
-
-    ip: str
-    hostnames: tuple[str, ...] = ()
 
 
 class PodResourceClaim(KubeStruct):
     """A resource claim the pod uses (dynamic resource allocation)."""
 
     name: str
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
 
 
 class PodSpec(KubeStruct):
@@ -95,19 +78,9 @@ class PodSpec(KubeStruct):
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     service_account_name: str = ""
-    automount_service_account_token: bool | None = None
-    enable_service_links: bool | None = None
     host_network: bool = False
-    host_pid: bool = msgspec.field(default=False, name="hostPID")
-    host_ipc: bool = msgspec.field(default=False, name="hostIPC")
-    share_process_namespace: bool | None = None
     hostname: str = ""
-    subdomain: str = ""
-    dns_policy: str = ""
-    host_aliases: tuple[HostAlias, ...] = ()
-    runtime_class_name: str | None = None
     security_context: PodSecurityContext | None = None
-    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
 
 
 class PodCondition(KubeStruct):
@@ -117,7 +90,6 @@ class PodCondition(KubeStruct):
     status: str
     reason: str = ""
     message: str = ""
-    last_probe_time: datetime | None = None
     last_transition_time: datetime | None = None
     observed_generation: int = 0
 
@@ -135,7 +107,6 @@ class PodStatus(KubeStruct):
     conditions: tuple[PodCondition, ...] = ()
     reason: str = ""
     message: str = ""
-    nominated_node_name: str = ""
     host_ip: str = msgspec.field(default="", name="hostIP")
     pod_ip: str = msgspec.field(default="", name="podIP")
     pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
@@ -168,10 +139,3 @@ class Pod(KubeObject):
     def ready(self) -> bool:
         """Returns whether the Ready condition holds."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
-
-
-class PodTemplateSpec(KubeStruct):
-    """Metadata and spec of pods to be made."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: PodSpec = msgspec.field(default_factory=PodSpec)

@@ -18,7 +18,6 @@ class PriorityClass(KubeObject):
     )
 
     value: int = 0
-    global_default: bool = False
     preemption_policy: str | None = None
     description: str = ""
 

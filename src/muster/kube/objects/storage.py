@@ -8,10 +8,9 @@ import msgspec
 
 from muster.kube.objects.affinity import NodeSelector
 from muster.kube.objects.container import QuantityValue, ResourceRequirements
-from muster.kube.objects.core import ObjectReference
 from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct
-from muster.kube.objects.volume import HostPathVolumeSource, NFSVolumeSource
+from muster.kube.objects.volume import HostPathVolumeSource
 
 
 class VolumeNodeAffinity(KubeStruct):
@@ -25,12 +24,9 @@ class PersistentVolumeSpec(KubeStruct):
 
     capacity: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
     access_modes: tuple[str, ...] = ()
-    claim_ref: ObjectReference | None = None
     storage_class_name: str = ""
-    persistent_volume_reclaim_policy: str = ""
     node_affinity: VolumeNodeAffinity | None = None
     host_path: HostPathVolumeSource | None = None
-    nfs: NFSVolumeSource | None = None
 
 
 class VolumePhase(KubeStruct):

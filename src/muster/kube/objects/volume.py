@@ -62,7 +62,6 @@ class EmptyDirVolumeSource(KubeStruct):
     """A folder that lives as long as the pod; medium `Memory` is a tmpfs."""
 
     medium: str = ""
-    size_limit: str | int | None = None
 
 
 class HostPathVolumeSource(KubeStruct):
@@ -119,14 +118,6 @@ class PersistentVolumeClaimVolumeSource(KubeStruct):
     read_only: bool = False
 
 
-class NFSVolumeSource(KubeStruct):
-    """An NFS export."""
-
-    server: str
-    path: str
-    read_only: bool = False
-
-
 class Volume(KubeStruct):
     """A volume of a pod. Decoding drops sources that are not listed here; see `PodSpec`."""
 
@@ -138,7 +129,6 @@ class Volume(KubeStruct):
     projected: ProjectedVolumeSource | None = None
     downward_api: DownwardAPIVolumeSource | None = msgspec.field(default=None, name="downwardAPI")
     persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
-    nfs: NFSVolumeSource | None = None
     ephemeral: dict[str, Any] | None = None
     """Has a claim of its own, named `{pod}-{volume}` (Kubernetes: ephemeral volumes)."""
 
@@ -151,4 +141,3 @@ class VolumeMount(KubeStruct):
     sub_path: str = ""
     sub_path_expr: str = ""
     read_only: bool = False
-    mount_propagation: str | None = None

@@ -70,11 +70,6 @@ class Explanation(msgspec.Struct, frozen=True):
     head: str = ""
     when: Start | None = None
 
-    @property
-    def smallest_change(self) -> Change | None:
-        """The least intrusive change that lets the gang run, if one is known."""
-        return self.changes[0] if self.changes else None
-
     def lines(self) -> list[str]:
         """Return the explanation as text for a terminal."""
         lines = [f"{self.gang}: {self.headline or self.summary}"]

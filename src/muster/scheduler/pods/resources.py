@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from muster.kube.objects.resources import PODS, Amounts, raise_to
+from muster.kube.objects.resources import PODS, Amounts
 
 WHOLE = "whole-node"
 """Internal resource for the parts of a node. A pod of a job with whole nodes takes all parts of its node. Any other
@@ -36,11 +34,3 @@ def short_of(request: Amounts, free: Amounts) -> tuple[str, ...]:
 def minus(left: Amounts, right: Amounts) -> dict[str, int]:
     """Return left - right; a resource that `left` does not have is left out."""
     return {resource: value - right.get(resource, 0) for resource, value in left.items()}
-
-
-def largest(requests: Iterable[Amounts]) -> dict[str, int]:
-    """Return the largest amount of each resource."""
-    result: dict[str, int] = {}
-    for request in requests:
-        raise_to(result, request)
-    return result

@@ -23,8 +23,6 @@ from muster.kube.connection.transport import Answer, Fence, Headers, NotSent, Pa
 from muster.kube.errors import ServerTimeout, Unavailable
 from muster.kube.objects.struct import encode
 
-CONNECT_TIMEOUT_S = 10.0
-
 
 class Fate(msgspec.Struct, frozen=True):
     """The course of one request.

@@ -46,12 +46,10 @@ def state_of(session: NodeRemediation | None) -> NodeCare:
     }[status.rung]
 
 
-STAGES = ("detected", "quarantined", "drained", "repaired", "released")
-"""The stages after a fault; each is measured from the previous one."""
-
-
 def stage_of(session: NodeRemediation, status: NodeRemediationStatus) -> tuple[str, float] | None:
     """Return the stage that the newest history entry ends, and its duration in seconds.
+
+    The stages are detected, quarantined, drained, repaired and released; each is measured from the previous one.
 
     The job's own status (`faults[].timeline`, which names the node) has the later stages: a new node, ready pods, the
     lost step passed again.
