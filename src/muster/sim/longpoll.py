@@ -54,7 +54,7 @@ class Link:
         return int(lines[0].split(" ", 2)[1]), answer
 
     def cut(self) -> None:
-        """Closes at once; open requests fail."""
+        """Close the connection at once. An open request fails."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
@@ -63,6 +63,8 @@ class Link:
         """Close with a TCP reset, as when a machine has rebooted."""
         if self._streams is not None:
             plain = self._streams[1].get_extra_info("socket")
-            with socket.socket(fileno=os.dup(plain.fileno())) as same:  # an option of the connection, not of the number
+            with socket.socket(
+                fileno=os.dup(plain.fileno())
+            ) as same:  # the option applies to the connection, so a copy of its descriptor is enough
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.cut()

@@ -1,7 +1,8 @@
 """Simulated nodes with their kubelets: thousands in one process, without containers, with any API server.
 
-All of them share one watch on bound pods and one client; each node's Lease is renewed at a kubelet's own period. A
-bound pod starts after `start_s`, one that is deleted has ended after `stop_s`, a lost node falls silent at once.
+All kubelets share one client and one watch on bound pods. Each node's Lease is renewed with the period of a real
+kubelet. A bound pod is running after `start_s`, and a deleted pod has ended after `stop_s`. A lost node stops
+renewing its Lease at once.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class SimNodes:
         fresh = [SimNode(f"{self._prefix}-{number:05d}", number) for number in range(first, first + count)]
         self.nodes |= {
             node.name: node for node in fresh
-        }  # first, because a pod may be bound to a node before all nodes exist
+        }  # add them first, because the scheduler may bind a pod to a node before all nodes exist
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
 
         async def register(node: SimNode) -> None:
@@ -253,7 +254,7 @@ class SimNodes:
         self._changed()
 
     async def report_ended(self, pod: Pod, *, code: int, disruption: str = "") -> None:
-        """Mark a pod as ended, as its kubelet does, or the control plane for a lost node."""
+        """Mark a pod as ended, as its kubelet does. For a lost node, the control plane does this."""
         await self._write_status(pod, podstatus.ended(pod, code=code, now=self._now(), disruption=disruption))
 
     async def report_unreachable(self, name: str) -> None:
@@ -418,7 +419,7 @@ class SimNodes:
 
     async def _renew_lease(self, name: str) -> None:
         spec = {"renewTime": at_microsecond(self._now())}
-        with contextlib.suppress(ApiError):  # the next one is due soon
+        with contextlib.suppress(ApiError):  # the next renewal is due soon
             await self._client.patch(Lease, name, {"spec": spec}, namespace=nodeobjects.LEASE_NAMESPACE)
 
     # ---- tasks

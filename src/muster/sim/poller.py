@@ -15,7 +15,7 @@ PAUSE_MAX_S = 15.0
 
 
 class Link(Protocol):
-    """A connection to the controller; opened when needed, and again after it was lost."""
+    """A connection to the controller. It is opened when needed, and reopened after a loss."""
 
     @property
     def open(self) -> bool:
@@ -25,10 +25,10 @@ class Link(Protocol):
         """Send one request; returns status and answer. Raises OSError, EOFError, ValueError or TimeoutError."""
 
     def cut(self) -> None:
-        """Close at once; open requests fail."""
+        """Close the connection at once. An open request fails."""
 
     def reset(self) -> None:
-        """Close with a TCP reset, as after the loss of the machine."""
+        """Close the connection with a TCP reset, as after the loss of the machine."""
 
 
 class Poller:
@@ -37,9 +37,9 @@ class Poller:
     Args:
         links: the connections.
         token: the pod's token.
-        body: returns the supervisor's present report.
+        body: called for the supervisor's present report.
         on_directive: called with each answer to the newest request.
-        rng: jitter of pauses.
+        rng: source of random numbers for the jitter of pauses.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Poller:
         self._wake.set()
 
     def freeze(self, frozen: bool) -> None:
-        """Pause as after SIGSTOP, with open connections; or continue."""
+        """Pause as after SIGSTOP, with open connections; or continue after a pause."""
         if frozen:
             self._going.clear()
         else:
             self._going.set()
 
     def close(self, *, reset: bool = False) -> None:
-        """Close the connections; with `reset` as after the loss of the machine."""
+        """Close the connections; with `reset`, as after the loss of the machine."""
         for task in self._asking:
             task.cancel()
         for link in self._links:

@@ -1,8 +1,8 @@
-"""A simulated rank supervisor: the real protocol over real TLS, ranks that only take time.
+"""A simulated rank supervisor: it follows the real protocol, but its ranks are only timers.
 
-It moves between the same states and reports in the same order as muster.trainingjobs.supervisor. It does what
-`ControllerLink` and `Supervisor.follow` do there: it sends a changed state at once on the free connection, and
-the directive's attempt decides what it stops.
+It has the same states as muster.trainingjobs.supervisor, and sends the same reports in the same order. As
+`ControllerLink` does there, it sends a changed state at once on the free connection. As `Supervisor.follow` does,
+it stops the ranks of attempts that are older than the directive's.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Work:
         stop_s: from SIGTERM to the last rank's end.
         launch_s: from `run` to the first step.
         step_s: between two steps.
-        steps: after which the program has done its work; for ever without.
-        saved_steps: between two checkpoints that the program makes by itself; none without.
-        shares: the share of `steps` that ranks of a node do, by node rank in turn; all of them without.
+        steps: number of steps of the program; None: it runs for ever.
+        saved_steps: number of steps between two checkpoints that the program saves by itself; None: it saves none.
+        shares: shares of `steps` that the ranks of the nodes do, repeated over the node ranks; empty: all do all steps.
     """
 
     stop_s: float = 0.5
@@ -39,36 +39,36 @@ class Work:
     shares: tuple[float, ...] = ()
 
     def steps_of(self, node_rank: int) -> float:
-        """Steps after which the ranks of a node have done their work; infinite where they run on."""
+        """Return the number of steps that the ranks of a node do; infinite if the program runs for ever."""
         if self.steps is None:
             return float("inf")
         return max(1, round(self.steps * self.shares[node_rank % len(self.shares)])) if self.shares else self.steps
 
 
 class Program:
-    """The ranks' knowledge of each other. In this base class every rank is by itself."""
+    """The communication between the ranks of a job. In this base class, ranks do not depend on each other."""
 
     def begun(self, attempt: int, node_rank: int, slot: int, run: dict[str, Any]) -> None:
-        """The ranks of a slot start as a directive says."""
+        """Record that the ranks of a slot start, with the `run` of the directive."""
 
     def together(self, attempt: int) -> bool:
-        """Returns whether every node of the attempt runs it or has ended well: a step takes all ranks."""
+        """Return whether every node of the attempt runs or has ended well. Otherwise ranks cannot finish a step."""
         return True
 
     def reported(self, attempt: int) -> None:
-        """Node rank 0 reported its last step, and the controller acknowledged it."""
+        """Record that node rank 0 reported its last step, and that the controller acknowledged it."""
 
     def ended(self, attempt: int, node_rank: int) -> None:
-        """The ranks of a node ended well; with mpi node rank 0 stands for the launcher."""
+        """Record that the ranks of a node ended well. With mpi, node rank 0 stands for the launcher."""
 
     def others_ended(self, attempt: int) -> bool:
-        """Returns whether all ranks but those of node rank 0 have ended well."""
+        """Return whether the ranks of all nodes except node rank 0 have ended well."""
         return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The pod of a supervisor."""
+    """The pod and the job of a supervisor."""
 
     job: str
     slot: int
@@ -78,19 +78,19 @@ class Identity:
 
 
 class SimSupervisor:
-    """One supervisor, from joining to its end.
+    """One simulated supervisor.
 
     Args:
-        identity: its pod.
-        links: to the controller, for supervising.
-        report_link: to the controller, for reports of node rank 0's program.
-        token: of its pod.
-        work: how long ranks take.
-        rng: jitter of retries.
+        identity: the supervisor's pod.
+        links: connections to the controller for the long polls.
+        report_link: connection to the controller for reports of the program on node rank 0.
+        token: the pod's token.
+        work: durations of the ranks' work.
+        rng: source of random numbers for the jitter of retries.
         on_change: called when its state changes.
         on_exit: called with its exit code when it was directed to exit.
         wall: seconds since the epoch, for the times of ranks' exits.
-        program: the ranks' knowledge of each other.
+        program: the communication between the ranks.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SimSupervisor:
         self.state, self.attempt, self.node_rank, self.step = "idle", 0, -1, 0
         self.exit_code = 0
         self.saved = 0
-        """The step of the last checkpoint that the controller said it has."""
+        """The step of the last checkpoint that the controller confirmed."""
         self._report_link, self._token = report_link, token
         self._work, self._wall, self._ranks = work, wall, program or Program()
         self._on_change, self._on_exit = on_change, on_exit
@@ -125,15 +125,15 @@ class SimSupervisor:
         self._spawn(self._poller.run())
 
     def kill_rank(self) -> None:
-        """The rank of this node is killed by SIGKILL."""
+        """Kill the rank of this node, as by SIGKILL."""
         self._ended(137, 9)
 
     def fail_rank(self, code: int) -> None:
-        """The rank of this node exits with a code."""
+        """Let the rank of this node exit with a code."""
         self._ended(code, 0)
 
     def stall(self) -> None:
-        """The program waits for a rank that is gone, as collective operations do."""
+        """Let the program hang, as a collective operation does if another rank is gone."""
         if self._program is not None:
             self._program.cancel()
 
@@ -143,17 +143,17 @@ class SimSupervisor:
         return await self._checkpoint_wanted
 
     def freeze(self, frozen: bool) -> None:
-        """Stops the processes as by SIGSTOP while the machine runs on; or continues them."""
+        """Stop the processes as by SIGSTOP while the machine continues to run; or resume them."""
         self._poller.freeze(frozen)
 
     def vanish(self) -> None:
-        """Its machine is gone: everything stops, connections are reset."""
+        """Stop at once because the machine failed; connections are reset."""
         self._poller.close(reset=True)
         self._report_link.reset()
         self.close()
 
     def close(self) -> None:
-        """Its container has ended."""
+        """Stop because the container has ended."""
         for task in self._tasks:
             task.cancel()
         self._poller.close()
@@ -257,7 +257,7 @@ class SimSupervisor:
     # ---- the program of node rank 0
 
     async def _train(self, attempt: int, *, waits: bool) -> None:
-        """Step by step to the end. A launcher `waits` for the ranks of all other nodes."""
+        """Run the program of node rank 0 to its last step. A launcher then `waits` for the ranks of all other nodes."""
         await asyncio.sleep(self._work.launch_s)
         while True:
             if self.step >= self._work.steps_of(0):
@@ -286,12 +286,12 @@ class SimSupervisor:
                 if wanted is not None and not wanted.done():
                     wanted.set_result(self.step)
             else:
-                self._report_link.cut()  # that replica may not lead
+                self._report_link.cut()  # this replica may not be the leader, so choose another one
                 self._checkpoint_wanted = wanted or self._checkpoint_wanted
             await asyncio.sleep(self._work.step_s)
 
     async def _compute(self, attempt: int, step: int) -> None:
-        """The same on other nodes, whose ranks report nothing."""
+        """Run the program of another node, whose ranks do not report."""
         await asyncio.sleep(self._work.launch_s)
         while step < self._work.steps_of(self.node_rank):
             step += self._ranks.together(attempt)

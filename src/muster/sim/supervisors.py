@@ -1,4 +1,4 @@
-"""The runtime of simulated pods of training jobs: in each, a simulated rank supervisor with a real token."""
+"""The runtime of simulated worker pods: it runs a simulated rank supervisor with a real token in each pod."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TOKEN_S = 3600
 
 
 class SupervisorRuntime:
-    """Starts a supervisor in each pod of a training job; other pods hold nothing.
+    """Starts a supervisor in each pod of a training job. Other pods have no content.
 
     Args:
-        client: the kubelets' client; asks for each pod's token, as a kubelet does.
-        now: the time, for what ranks' exits say.
-        work: how long ranks take.
-        seed: of the jitter.
+        client: the kubelets' client, which requests the token of each pod.
+        now: the clock for the times of ranks' exits.
+        work: durations of the ranks' work.
+        seed: seed of the jitter.
     """
 
     def __init__(self, client: Client, *, now: Callable[[], datetime], work: Work, seed: int = 0) -> None:
@@ -65,7 +65,7 @@ class SupervisorRuntime:
         )
 
     def connect(self, pod: Pod, env: Mapping[str, str]) -> Link:
-        """A connection of the pod's to the controller."""
+        """Create a connection from the pod to the controller."""
         return TlsLink(env["MUSTER_URL"], self._context(env["MUSTER_CA_DATA"]))
 
     def work_of(self, job: str) -> Work:
@@ -84,7 +84,7 @@ class SupervisorRuntime:
             self._changed()
 
     def vanish(self, pod: Pod) -> None:
-        """The pod's machine is gone."""
+        """Stop the pod's supervisor because its machine failed."""
         supervisor = self.supervisors.pop(pod.uid, None)
         if supervisor is not None:
             supervisor.vanish()
@@ -92,17 +92,17 @@ class SupervisorRuntime:
             self._changed()
 
     def kill_rank(self, supervisor: SimSupervisor) -> None:
-        """The rank of this supervisor is killed; the others of its job wait for it."""
+        """Kill the rank of this supervisor. The other ranks of the job then hang."""
         supervisor.kill_rank()
         self._stall(supervisor)
 
     def of(self, job: str) -> list[SimSupervisor]:
-        """The supervisors of a job (`namespace/name`), in the order of their slots."""
+        """Return the supervisors of a job (`namespace/name`), in the order of their slots."""
         ours = [one for one in self.supervisors.values() if one.identity.job == job]
         return sorted(ours, key=lambda one: one.identity.slot)
 
     async def until(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> float:
-        """Wait until something about supervisors holds; returns the event loop's time then."""
+        """Wait until a condition about supervisors holds, and return the event loop's time."""
         event = asyncio.Event()
         self._listeners.add(event)
         try:
@@ -129,7 +129,7 @@ class SupervisorRuntime:
         return self._tls[ca_data]
 
     def _stall(self, gone: SimSupervisor) -> None:
-        """Have the ranks of its attempt wait; those of a later one do not know it."""
+        """Let the other ranks of the same attempt hang. Ranks of a later attempt are not affected."""
         for one in self.of(gone.identity.job):
             if one.attempt == gone.attempt:
                 one.stall()

@@ -14,8 +14,8 @@ COLUMNS = ("job_id", "node_num", "gpu_num", "submit_time", "start_time", "end_ti
 def read_jobs(path: Path, text: str, gpus_per_node: int) -> Workload:
     """Return the GPU jobs that ran. Raises BadTrace.
 
-    Jobs without GPUs, never started or still running when the trace was taken are counted only. Jobs request only GPUs:
-    each GPU is assumed to come with its CPUs and memory.
+    Jobs are only counted if they have no GPUs, never started, or were still running when the trace was taken. Jobs
+    request only GPUs, because the trace does not have their CPUs and memory.
     """
     left_out: Counter[str] = Counter()
     found: list[tuple[float, float, str, int, int]] = []

@@ -1,9 +1,10 @@
 """Generates jobs from published statistics: fits a model with few parameters, and samples from it.
 
-- GPUs: half the jobs have one, the published median. The others have powers of two up to the published maximum. Each
-  power is `ratio` times as frequent as the one before; the ratio gives the published mean.
-- Run time: log-normal, with a median that grows as a power of the GPUs, cut at the published maximum. Its three
-  parameters give the published median and mean of the run time and the published mean of GPU time.
+- GPUs: half of the jobs have one, which is the published median. The others have a power of two, up to the published
+  maximum. Each power of two is `ratio` times as frequent as the one before. The ratio is chosen so that the mean is
+  the published mean.
+- Run time: log-normal, cut at the published maximum. Its median is proportional to a power of the number of GPUs. The
+  three parameters are chosen so that median and mean of the run time and the mean GPU time are the published ones.
 - Arrivals: a Poisson process with a given number of jobs.
 """
 
@@ -21,11 +22,11 @@ from muster.sim.replay.published import CLUSTERS, Statistics
 _STEPS = 32
 """Number of bisection steps: more exact than the published numbers."""
 OFFERED_LOAD = 0.8
-"""Load without a given number of jobs: they request this share of the cluster's GPU time."""
+"""Share of the cluster's GPU time that the jobs request, if the number of jobs is not given."""
 
 
 class Model(msgspec.Struct, frozen=True):
-    """Fitted: shares of jobs by GPUs, and ln(run time) ~ N(`location` + `growth` * ln(GPUs), `spread`)."""
+    """The fitted model: shares of jobs by GPUs, and ln(run time) ~ N(`location` + `growth` * ln(GPUs), `spread`)."""
 
     gpus: tuple[int, ...]
     shares: tuple[float, ...]
@@ -57,7 +58,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 def fit(statistics: Statistics) -> Model:
-    """Solve for the parameters."""
+    """Return the model whose parameters fit the statistics."""
     gpus, shares = _sizes(statistics)
     logs = [math.log(each) for each in gpus]
 

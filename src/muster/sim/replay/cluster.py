@@ -1,7 +1,7 @@
 """Runs the scheduler with a model of the API server in this process, and executes its plans at once.
 
-Nothing fails and nothing takes time here; virtual time passes between calls. Every write is checked as the API server
-would, every bind against `Room`.
+Requests do not fail, and take no virtual time. Every write is checked as the API server would check it, and every
+bind is checked against `Room`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from muster.sim.replay.room import InvariantBroken, Room
 from muster.sim.replay.run import Run
 
 Evicted = Callable[[Run, bool], None]
-"""Called with a job whose pods are about to be removed, and whether it could save its work before."""
+"""Called before the pods of a preempted job are removed. The second argument: whether the job saved its work."""
 Decide = Callable[[Snapshot, float, Settings, Memo], Plan]
 _ROUNDS_MAX = 1000
-"""Limit on plans for one moment: if it is reached, the scheduler is in a loop."""
+"""Maximum number of plans for one moment. With more, the scheduler is in a loop."""
 
 
 class Cluster:
-    """Nodes, pods and placements under one scheduler.
+    """Model of the API server: holds nodes, pods and placements for one scheduler.
 
     Args:
         nodes: all nodes.
-        planner: makes the plans; tests replace it by broken ones.
+        planner: the scheduler's `decide` function. Tests replace it by broken ones.
     """
 
     def __init__(self, nodes: Iterable[NodeShape], planner: Decide = decide) -> None:
@@ -60,7 +60,7 @@ class Cluster:
         self._settings = Settings()
         self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
         self._memo = EMPTY
-        self._state.budgets.known = True  # there are none here
+        self._state.budgets.known = True  # replays have no disruption budgets
         self._runs: dict[str, Run] = {}
         self._unsaid: list[Run] = []
         self._on: dict[str, dict[str, Run]] = {name: {} for name in self._shapes}
@@ -138,7 +138,7 @@ class Cluster:
                 self._carry_out(action, now, touched, evicted)
             if all(type(action) is MarkBound for action in plan.actions):
                 self._foretell_new(plan, now)
-                break  # it frees nothing and asks for nothing
+                break  # MarkBound frees no room, so another plan would be the same
         else:
             raise InvariantBroken(f"the scheduler is still busy after {_ROUNDS_MAX} plans for one moment")
         whole = []
@@ -199,10 +199,10 @@ class Cluster:
             evicted(run, False)
             self.replace(run, run.pods.index(action.uid), now)
         else:
-            raise InvariantBroken(f"nothing that a replayed job gives reason for: {action}")
+            raise InvariantBroken(f"the scheduler took an action that a replay cannot need: {action}")
 
     def _write(self, key: str, placement: Placement, status: PlacementStatus | None, now: float) -> None:
-        """Store a placement. Writing spec leaves the stored status alone, as with a status subresource."""
+        """Store a placement. A write of the spec does not change the status, as with a status subresource."""
         old = self._placements.get(key)
         had = old.metadata.resource_version if old is not None else ""
         if placement.metadata.resource_version != had:

@@ -37,10 +37,10 @@ class Failing(Protocol):
     failures: int
 
     def begin(self) -> None:
-        """Begin the replay."""
+        """Called when the replay begins."""
 
     def going(self, run: Run, since_s: float) -> None:
-        """A job has all its nodes and works from the given time on."""
+        """Called when a job has all its nodes. It works from the time `since_s` on."""
 
 
 class Crashes:

@@ -1,4 +1,4 @@
-"""Faults of all kinds, as often as published, and the reaction of the care that nodes get."""
+"""Faults of all kinds in a replay, with published frequencies, and how broken nodes are handled."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from muster.sim.replay.run import Run
 Kind = Literal["program", "announced", "wearing", "said", "silent", "crash"]
 """Visible symptoms of a fault.
 
-`program`: the job's own, the node is well. `announced`: the cloud announces that the node will stop. `wearing`: the job
-works on until it suddenly fails. `said`: programs die of it, and the kernel log or a counter shows why. `silent`:
-programs die of it, and nothing shows why. `crash`: the node stops.
+`program`: the job itself is faulty, and the node is well. `announced`: the cloud announces that the node will stop.
+    `wearing`: the job continues until it suddenly fails. `said`: the fault ends programs, and the kernel log or a
+    counter shows it. `silent`: the fault ends programs, and nothing shows it. `crash`: the node stops.
 """
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One cause of interruptions, and how many it had in `CAUSES_DAYS` on `CAUSES_NODES` nodes."""
+    """One cause of interruptions, and their number in `CAUSES_DAYS` days on `CAUSES_NODES` nodes."""
 
     name: str
     count: int
@@ -49,26 +49,26 @@ CAUSES = (
     Cause("CPU", 2, "crash"),
     Cause("host memory", 2, "crash"),
 )
-"""The 419 unexpected interruptions of 54 days on 16,384 GPUs: The Llama 3 Herd of Models (2024), table 5. Which `kind`
-each is, is ours."""
+"""The 419 unexpected interruptions in 54 days on 16,384 GPUs (The Llama 3 Herd of Models, 2024, table 5). The paper
+does not have a `kind`; we assigned it."""
 CAUSES_MTBF_HOURS = CAUSES_NODES * CAUSES_DAYS * 24 / sum(cause.count for cause in CAUSES)
-"""Of one node: 6,334 h."""
+"""Mean time between faults of one node: 6,334 h."""
 
 _REBOOT_S = 900.0
 _REPAIR_HOURS = 24.0
-"""In the mean."""
+"""Mean number of hours."""
 
 
 class Care(msgspec.Struct, frozen=True):
-    """The care of nodes: who repairs them, and how.
+    """How broken nodes are handled: who takes them out of use, and how they return.
 
     Attributes:
-        acts: findings take a node out of use `acts_after_s` later; otherwise a person does, after `person_hours` in the
-            mean. A person also handles faults without findings.
-        saves: jobs on a node that still works save their work before they leave it.
-        tests: a node comes back only after tests that a broken one does not pass; otherwise after its reboot.
-        reboot_mends: the share of nodes taken out automatically that are well after their reboot. The others need a
-            repair, as all do without automatic care.
+        acts: whether a finding takes a node out of use automatically, after `acts_after_s`. Otherwise, and for faults
+            without findings, an operator does it after `person_hours` on average.
+        saves: whether jobs save their work before they leave a node that still works.
+        tests: whether a node must pass tests before it returns. Otherwise it returns after its reboot.
+        reboot_mends: the share of automatically handled nodes that are well after a reboot. The others need a repair,
+            as do all nodes that an operator handles.
     """
 
     name: str
@@ -82,20 +82,20 @@ class Care(msgspec.Struct, frozen=True):
 
 NO_CARE = Care("off")
 CORDON_AND_EVICT = Care("cordon and evict", acts=True, acts_after_s=0.4)
-"""As NVSentinel does it, at its published 2.5 nodes a second: a node that says it is broken is cordoned, its pods are
-evicted, it is rebooted and taken into use again."""
+"""Handling as in NVSentinel, at its published rate of 2.5 nodes a second. A node with a finding is cordoned, its pods
+are evicted, the node is rebooted and returns to use."""
 MUSTER = Care("Muster", acts=True, acts_after_s=1.0, saves=True, tests=True)
 
 RELAPSE_MINUTES = 10.0
-"""A broken GPU ends a program after so much work, in the mean."""
+"""Mean time of work after which a broken GPU ends a program."""
 SILENT_RELAPSE_MINUTES = 60.0
 WEARS_OUT_HOURS = 2.0
 NOTICE_MINUTES = 15.0
-"""Azure's Scheduled Events give 15 minutes before a reboot or a redeployment."""
+"""Time between the announcement and the stop: Azure's Scheduled Events announce reboots 15 minutes before."""
 
 
 class Faults:
-    """Nodes with faults of all kinds, under a given care. The same faults come at the same times under every care."""
+    """A source of faults of all kinds. With every `Care`, the same faults occur at the same times."""
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ class Faults:
         self.failures = 0
 
     def begin(self) -> None:
-        """The first one comes after a while."""
+        """Schedule the first fault."""
         self._stage.at(self._stage.now + self._until_next(), self._strike)
 
     def going(self, run: Run, since_s: float) -> None:
-        """It does not go far on a broken node."""
+        """If the job has a broken node, schedule its next failure."""
         for name in run.nodes.values():
             if self._broken.get(name) in ("said", "silent"):
                 self._relapse(name, run, since_s)
@@ -173,7 +173,7 @@ class Faults:
         self._stage.at(since_s + self._mean_s(minutes / 60), again)
 
     def _take(self, name: str, saved: bool) -> None:
-        """Out of use; back after a reboot that may have mended it, or after a repair."""
+        """Take a node out of use. It returns after a reboot or a repair; a reboot may not have removed the fault."""
         if name in self._out or name not in self._broken:
             return
         self._out.add(name)
@@ -194,7 +194,7 @@ class Faults:
         self._stage.return_node(name)
 
     def _back_unmended(self, name: str) -> None:
-        """The fault shows again once the node has work."""
+        """Return a node that is still broken. The fault has effects again when the node has work."""
         self._out.discard(name)
         self._stage.return_node(name)
 

@@ -1,4 +1,4 @@
-"""Creates the Kubernetes objects of replayed nodes and jobs, without decoding JSON, as there are very many pods."""
+"""Creates the Kubernetes objects of replayed nodes and jobs. It does not decode JSON, because there are many pods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def node_of(shape: NodeShape, ready: bool) -> Node:
 
 
 class PodMaker:
-    """Makes pods of a job at one moment: they share all but their name and slot.
+    """Creates pods of a job at one moment. They share all fields except name and slot.
 
     Args:
         job: the job of the pods.
@@ -83,7 +83,7 @@ def _amounts(shape: NodeShape | Shape) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _spec(shape: Shape, priority: int, limit_s: int | None) -> PodSpec:
-    """One object for all pods with the same request."""
+    """Return the pod spec; pods with the same request share one object."""
     affinity = None
     if shape.models:
         rule = NodeSelectorRequirement(key=GPU_MODEL, operator="In", values=shape.models)

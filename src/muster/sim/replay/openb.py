@@ -1,7 +1,7 @@
 """Tasks and nodes of the OpenB cluster: alibaba/clusterdata, cluster-trace-gpu-v2023 (its README; USENIX ATC'23).
 
-A task is one pod. A share of a GPU (gpu_milli below 1000) takes a whole one: a device plugin gives out nothing less.
-Best-effort tasks (qos BE) have priority 0, all others 1000.
+A task is one pod. A task with a share of a GPU (gpu_milli below 1000) gets a whole GPU, because device plugins
+allocate whole GPUs. Best-effort tasks (qos BE) have priority 0, all others 1000.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_nodes(path: Path) -> list[NodeShape]:
             row.text("sn"), row.whole("gpu"), row.whole("cpu_milli"), row.whole("memory_mib"), row.text("model")
         )
         if not node.name or node.name in nodes:
-            raise row.bad("sn", "a name of its own")
+            raise row.bad("sn", "a name that no other node has")
         if not node.cpu_milli or not node.memory_mib:
             raise row.bad("cpu_milli" if not node.cpu_milli else "memory_mib", "more than 0")
         nodes[node.name] = node
@@ -37,7 +37,7 @@ def read_nodes(path: Path) -> list[NodeShape]:
 
 
 def read_tasks(path: Path, text: str) -> Workload:
-    """Return the tasks that ran; those that were never scheduled are counted only. Raises BadTrace."""
+    """Return the tasks that ran. Tasks that were never scheduled are only counted. Raises BadTrace."""
     _check_times(path, text)
     left_out: Counter[str] = Counter()
     found: list[Job] = []
@@ -54,7 +54,7 @@ def read_tasks(path: Path, text: str) -> Workload:
 
 
 def _check_times(path: Path, text: str) -> None:
-    """Refuse the variants of the task list without times: they only ask which tasks fit a cluster at once."""
+    """Refuse the variants of the task list without times. They only test which tasks fit into a cluster at once."""
     header = {name.strip() for name in text.partition("\n")[0].split(",")}
     if {"cpu_milli", "num_gpu"} <= header and header.isdisjoint(TIME_COLUMNS):
         raise BadTrace(

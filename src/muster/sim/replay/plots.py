@@ -1,4 +1,4 @@
-"""The report as a picture, SVG or PNG: how the cluster was used, and how long jobs waited. Needs matplotlib."""
+"""Draws a report as SVG or PNG: use of the cluster, and waiting times of jobs. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LAYERS = (
 
 
 class NoPlotting(RuntimeError):
-    """The library that draws is not installed."""
+    """Plotting is not possible because matplotlib is not installed."""
 
 
 def draw(report: Report, path: Path) -> None:
-    """Write the picture; the same report gives the same file.
+    """Write the picture. The same report gives the same file.
 
-    Raises NoPlotting where matplotlib is not installed, OSError where the file cannot be written.
+    Raises NoPlotting if matplotlib is not installed, and OSError if the file cannot be written.
     """
     try:
         import matplotlib

@@ -1,4 +1,4 @@
-"""Published statistics about the jobs of four GPU clusters; arrival models are fitted to these numbers.
+"""Published statistics about the jobs of four GPU clusters. The models in `arrivals.py` are fitted to these numbers.
 
 Source: the table of cluster statistics in InternLM/AcmeTrace, `data/cluster_summary.csv`, of the paper
 "Characterization of Large Language Model Development in the Datacenter" (NSDI'24); its columns for GPU jobs.
@@ -26,11 +26,14 @@ CLUSTERS = {
     "philly": Statistics(18006.055, 874.0, 4240676.0, 1.928, 128, 6894717531.0 / 112956),
     "helios": Statistics(6651.681, 206.0, 4320009.0, 3.716, 2048, 77998739755.0 / 1580464),
 }
-"""`mean_gpu_s` is the GPU time of completed, cancelled and failed jobs together over the number of jobs."""
+"""The statistics by cluster.
+
+`mean_gpu_s` is the GPU time of completed, cancelled and failed jobs, divided by the number of jobs.
+"""
 
 JOB_MTBF_HOURS = 8.0
 JOB_MTBF_NODES = 128
 NODE_MTBF_HOURS = JOB_MTBF_HOURS * JOB_MTBF_NODES
-"""A job on 1,024 GPUs, which is 128 nodes of 8, fails every 8 h (Meta, "Revisiting Reliability in Large-Scale Machine
-Learning Research Clusters", HPCA'25): one node every 1,024 h, if nodes fail one by one. The 1.8 h that it expects at
-16,384 GPUs is one node every 3,686 h."""
+"""Mean time between failures of one node. A job on 1,024 GPUs (128 nodes) fails every 8 h (Meta, "Revisiting
+Reliability in Large-Scale Machine Learning Research Clusters", HPCA'25). If nodes fail independently, one node fails
+every 1,024 h. The paper expects a failure every 1.8 h at 16,384 GPUs, which is 3,686 h for one node."""

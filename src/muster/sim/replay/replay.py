@@ -1,4 +1,4 @@
-"""The replay itself: a heap of events in virtual time, and after each moment the scheduler's plans for it."""
+"""Replays jobs in virtual time: handles events in the order of their time, and runs the scheduler after each one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from muster.sim.replay.run import Run
 from muster.sim.replay.series import Series
 
 DETECT_S = 9.0
-"""A machine that loses power counts as lost after this (docs/limits.md)."""
+"""Time to detect that a machine has lost power (docs/limits.md)."""
 PROGRESS_EVENTS = 1000
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """Conditions of a replay beside its jobs.
+    """Settings of a replay, besides its jobs.
 
     Attributes:
-        seed: of the failures.
-        days: the replay ends then; 0 runs until the last job is done.
-        mtbf_hours: mean time between failures of one node, exponential; 0 for no failures.
-        repair_hours: mean time until a failed node is back, exponential.
-        checkpoint_minutes: a job loses at most this much work to a failure.
-        restart_minutes: from having all nodes again until the job works again.
-        care: the care of nodes with faults of all kinds; without it nodes only stop and come back.
+        seed: seed of the failures.
+        days: length of the replay; with 0 it runs until the last job is done.
+        mtbf_hours: mean time between failures of one node, exponentially distributed; 0 for no failures.
+        repair_hours: mean repair time of a failed node, exponentially distributed.
+        checkpoint_minutes: time between two checkpoints, so a job loses at most this much work to a failure.
+        restart_minutes: time from when a job has all its nodes again until it works again.
+        care: how broken nodes are handled, for replays with faults of all kinds. Without it, nodes only crash.
     """
 
     seed: int = 0
@@ -47,7 +47,7 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Everything a report is made from. `placements_hash` is of every placement, in order: same seed, same hash."""
+    """The results of a replay. `placements_hash` is a hash of all placements in their order."""
 
     runs: Sequence[Run]
     series: Series
@@ -65,14 +65,14 @@ Event = tuple[float, int, Callable[[], None]]
 
 
 class Replay:
-    """Plays jobs on nodes.
+    """Replays jobs on simulated nodes.
 
     Args:
-        nodes: the cluster.
-        jobs: in order of submission.
-        conditions: failures and their cost.
-        planner: what makes the plans.
-        progress: called now and then with the virtual time and how many jobs have come.
+        nodes: the nodes of the cluster.
+        jobs: the jobs, in the order of their submission.
+        conditions: the settings of the replay.
+        planner: the scheduler's `decide` function.
+        progress: called from time to time with the virtual time and the number of submitted jobs.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Replay:
         self._hash = blake2b(digest_size=16)
 
     def run(self) -> Outcome:
-        """Play to the end. Raises InvariantBroken, with the moment, where the scheduler did what it must never do."""
+        """Run to the end. If the scheduler breaks an invariant, raises InvariantBroken with the time."""
         end_s = self._conditions.days * 86400 or float("inf")
         count = shown = 0
         if self._jobs:
@@ -142,29 +142,29 @@ class Replay:
         rng = random.Random(f"failures {conditions.seed}")
         return Crashes(self, names, rng, mtbf_hours=conditions.mtbf_hours, repair_hours=conditions.repair_hours)
 
-    # What failures do
+    # Interface for sources of failures
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the beginning."""
+        """Return the virtual seconds since the beginning."""
         return self._now
 
     def at(self, when_s: float, what: Callable[[], None]) -> None:
-        """Have something happen then."""
+        """Schedule a call at a virtual time."""
         heapq.heappush(self._events, (when_s, next(self._numbers), what))
 
     def lose_node(self, name: str, saved: bool) -> None:
-        """Nothing runs there any more; jobs that did go elsewhere, their work saved first or not."""
+        """Take a node out of use. Its jobs move to other nodes; `saved`: they save their work first."""
         for run, slot in self._cluster.fail(name):
             self._interrupt(run, 0.0 if saved else self._checkpoint_s, run.job.gpus)
             self._cluster.replace(run, slot, self._now)
 
     def return_node(self, name: str) -> None:
-        """The node takes work again."""
+        """Return a node to use."""
         self._cluster.repair(name)
 
     def stop_work(self, name: str) -> None:
-        """Programs on the node die, and start there again."""
+        """Restart the programs on a node; the node itself stays ready."""
         for run, slot in self._cluster.on(name):
             self._interrupt(run, self._checkpoint_s, run.job.gpus)
             self._cluster.replace(run, slot, self._now)
@@ -223,7 +223,7 @@ class Replay:
         self._wake_at = None
 
     def _evicted(self, run: Run, saved: bool) -> None:
-        """A job that may save its work first loses none, and holds nothing while it waits again."""
+        """Record that a job was preempted. If it could save its work, it loses none."""
         self._interrupt(run, 0.0 if saved else self._checkpoint_s, 0 if saved else run.job.gpus)
 
     def _interrupt(self, run: Run, checkpoint_s: float, held_up: int) -> None:

@@ -15,10 +15,11 @@ HOUR_S = 3600.0
 
 
 class QueueTime(msgspec.Struct, frozen=True, rename="camel"):
-    """Jobs of `gpus_min` to `gpus_max` GPUs: how long they waited for their first start, in seconds.
+    """Waiting times of jobs with `gpus_min` to `gpus_max` GPUs, until their first start, in seconds.
 
-    `p50_s` and the others are over the jobs that started; `waiting` had not when the replay ended. `mtbf_hours` is
-    running time over interruptions, None where there were none.
+    The percentiles `p50_s` and so on are about jobs that started. `waiting` is the number of jobs that had not started
+    at the end of the replay. `mtbf_hours` is the running time divided by the number of interruptions; None if there
+    were no interruptions.
     """
 
     gpus_min: int
@@ -34,21 +35,22 @@ class QueueTime(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def gpus_text(self) -> str:
-        """Say which jobs are meant, such as 8-15."""
+        """Return the range of GPUs as text, such as 8-15."""
         return str(self.gpus_min) if self.gpus_min == self.gpus_max else f"{self.gpus_min}-{self.gpus_max}"
 
 
 class Moment(msgspec.Struct, frozen=True, rename="camel"):
-    """Means over one interval that begins at `hour`; shares are of all GPUs.
+    """Mean values over one interval that begins at `hour`. Values are shares of all GPUs, except `waiting_jobs`.
 
     Attributes:
-        utilisation: in use.
-        stopped: in use by jobs that do not work: a member was lost.
-        down: on failed nodes.
-        idle: free and usable; `split` of these on nodes that are partly in use; `idle_while_waiting`: free while a job
-            waits.
-        waiting_gpus: asked for by jobs that wait, as a share too: 1.0 is the cluster once more.
-        waiting_jobs: how many.
+        utilisation: GPUs that are allocated to jobs.
+        stopped: GPUs that are allocated to jobs that cannot run because a member was lost.
+        down: GPUs on failed nodes.
+        idle: free GPUs on usable nodes.
+        split: the idle GPUs on nodes whose other GPUs are in use.
+        idle_while_waiting: the idle GPUs while at least one job waits.
+        waiting_gpus: GPUs that waiting jobs request; 1.0 means as many as the cluster has.
+        waiting_jobs: number of waiting jobs.
     """
 
     hour: float
@@ -63,15 +65,15 @@ class Moment(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuHours(msgspec.Struct, frozen=True, rename="camel"):
-    """The use of the GPU time.
+    """The use of the GPU time, in GPU hours.
 
     Attributes:
-        capacity: all GPUs, all the time.
-        used: by jobs; the sum of the next three.
-        useful: for work that lasted.
-        redone: for work lost since a checkpoint.
-        stopped: while a job was held up for a node or for its restart.
-        down: on failed nodes.
+        capacity: the time of all GPUs.
+        used: the time that was allocated to jobs; the sum of useful, redone and stopped.
+        useful: work that was not lost.
+        redone: work that was lost in failures because it was newer than the last checkpoint.
+        stopped: time in which a job waited for a node or for its restart.
+        down: the time of GPUs on failed nodes.
     """
 
     capacity: float
@@ -86,11 +88,11 @@ class Forecasts(msgspec.Struct, frozen=True, rename="camel"):
     """The scheduler's first forecasts of when waiting jobs would start.
 
     Attributes:
-        waited: jobs that did not start when they came.
-        made: the number of these with a forecast interval; an interval that has not ended at the end of the replay does
-            not count if the job still waits.
-        held: the number of these that started within it.
-        mean_hours: the mean length of these intervals; None without any.
+        waited: the number of jobs that did not start when they arrived.
+        made: the number of these jobs with a forecast. If a job still waits at the end of the replay, its forecast
+            counts only if the interval has ended.
+        held: the number of forecasts in whose interval the job started.
+        mean_hours: the mean length of the intervals; None if there are none.
     """
 
     waited: int
@@ -100,7 +102,7 @@ class Forecasts(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """A replay in numbers. `left_out`: jobs of the source that were not replayed, by reason."""
+    """The results of a replay as numbers. `left_out` counts the jobs that were not replayed, by reason."""
 
     source: str
     nodes: int
@@ -185,7 +187,7 @@ def _moment(hour: float, values: Mapping[str, float], gpus: int) -> Moment:
 
 
 def _forecasts(runs: Sequence[Run], end_s: float) -> Forecasts:
-    """An interval that has not ended at the end is not counted for a job that still waits."""
+    """Count forecasts. If a job still waits and its interval has not ended, its forecast does not count."""
     waited = [run for run in runs if run.started_s is None or run.started_s > run.job.submit_s]
     made = held = 0
     length_s = 0.0
@@ -200,7 +202,7 @@ def _forecasts(runs: Sequence[Run], end_s: float) -> Forecasts:
 
 
 def _queue(runs: Iterable[Run], end_s: float) -> list[QueueTime]:
-    """By powers of two of GPUs; jobs without GPUs first."""
+    """Group jobs by powers of two of their GPUs. Jobs without GPUs come first."""
     classes: dict[int, list[Run]] = {}
     for run in runs:
         classes.setdefault(run.job.gpus.bit_length(), []).append(run)
@@ -226,12 +228,15 @@ def _queue_time(bits: int, runs: Sequence[Run], end_s: float) -> QueueTime:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:
-    """Return the smallest value that at least so many percent of all are not above; None where there are none."""
+    """Return the percentile: the smallest value that is at least as large as `percent` % of all values.
+
+    None if empty.
+    """
     if not ordered:
         return None
     return _short(ordered[max(0, -(-len(ordered) * percent // 100) - 1)])
 
 
 def _short(value: float) -> float:
-    """Six digits after the point: no noise of floating point in what is compared."""
+    """Round to six digits, so that rounding errors do not make equal results differ."""
     return round(value, 6)

@@ -6,20 +6,21 @@ from muster.sim.replay.job import Job
 
 
 class Run:
-    """Changed by the replay only.
+    """The state of one job in a replay.
 
     Attributes:
-        key: of its gang, in the scheduler.
-        pods: slot -> UID of the pod that is to run there; `nodes`: UID -> node of those that are bound.
-        attempt: one more for each member lost; pods carry the attempt at which they were made.
-        started_s: when it first had all its nodes; None while it waits.
-        since_s: when the present stretch of work began, or will: after an interruption, work starts with a delay.
-            None while a member is missing.
-        done_s: work that was done and safe when that stretch began.
-        forecast: between when and when it would start, as the scheduler first said; None where it never did.
-        interruptions: how often its work stopped.
-        held_up: its GPUs, while they are held but not worked on.
-        redone_s: work lost since the last checkpoint, over all interruptions.
+        key: the key of the job's gang in the scheduler.
+        pods: the UID of the pod of each slot.
+        nodes: the node of each bound pod, by UID.
+        attempt: increases by one for each lost member. A pod has the attempt for which it was created.
+        started_s: when the job first had all its nodes; None while it waits.
+        since_s: when the present period of work began or will begin, because work starts with a delay after an
+            interruption. None while a member is missing.
+        done_s: the work that was done and saved when this period began.
+        forecast: the first interval in which the scheduler expected the start; None if there was no forecast.
+        interruptions: how often the job's work stopped.
+        held_up: the number of GPUs that are allocated to the job while it does not work.
+        redone_s: the work that was lost since the last checkpoint, summed over all interruptions.
     """
 
     __slots__ = (
@@ -54,7 +55,10 @@ class Run:
         return self.done_s + (max(0.0, now - self.since_s) if self.since_s is not None else 0.0)
 
     def go(self, now: float, delay_s: float) -> float:
-        """All members are bound; `delay_s` is what going on after an interruption takes. Returns when it will end."""
+        """Begin to work, because all members are bound.
+
+        `delay_s`: delay after an interruption. Returns the end time.
+        """
         if self.started_s is None:
             self.started_s = self.since_s = now
         else:
@@ -62,10 +66,10 @@ class Run:
         return self.since_s + self.job.run_s - self.done_s
 
     def interrupt(self, now: float, checkpoint_s: float) -> None:
-        """A member was lost: what was done since the last checkpoint is to be done again (0: nothing is)."""
+        """Stop working because a member was lost. The work since the last checkpoint is lost (0: no work is lost)."""
         self.attempt += 1
         if self.since_s is None:
-            return  # it had not gone on since the last one
+            return  # the job had not continued since the last interruption
         self.interruptions += 1
         done_s = self.work_s(now)
         safe_s = max(self.done_s, done_s - done_s % checkpoint_s) if checkpoint_s else done_s

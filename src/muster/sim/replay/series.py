@@ -1,4 +1,4 @@
-"""Records every change of the cluster's state, and computes means over intervals."""
+"""Records the cluster's state at each change, and computes mean values over intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FIELDS = ("busy", "down", "split", "idle", "waiting_gpus", "waiting_jobs", "stop
 
 
 class Series:
-    """A list of (time, values); the values hold until the next time."""
+    """A list of (time, values). The values apply until the next time in the list."""
 
     def __init__(self) -> None:
         self.times = array("d")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class BadTrace(ValueError):
-    """A trace that is not valid; the message says where and why. `line` is 0 for the file as a whole."""
+    """A trace is not valid. The message says where and why. `line` is 0 if the error is about the whole file."""
 
     def __init__(self, path: Path, line: int, text: str) -> None:
         super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")

@@ -1,1 +1,1 @@
-"""Virtual time: a clock that jumps, processes that stop anywhere, and an API server without sockets."""
+"""Virtual time for simulations: an event loop whose clock jumps, processes that can be killed, no real sockets."""

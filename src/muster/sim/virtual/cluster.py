@@ -1,4 +1,4 @@
-"""A cluster in virtual time: the embedded API server and its controllers, reached without sockets."""
+"""A cluster in virtual time: the embedded API server and its controllers, in this process and without sockets."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from muster.sim.virtual.network import Calm, Fates, InProcessTransport, Server, 
 from muster.sim.virtual.process import Process
 
 LOG_CAPACITY = 2_000
-"""Events of a kind that watches can be resumed over; few, so that 410 happens."""
+"""Number of events of each kind in the event log. It is small, so that some watches get status 410."""
 
 
 SIGNING_KEY = ec.derive_private_key(1, ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-"""Of service account tokens: the same in all runs, as a signature is part of the trace."""
+"""The key that signs service account tokens. It is the same in all runs, because signatures are part of the trace."""
 
 
 class LoopClock:
-    """The time of day of an event loop."""
+    """A clock that returns the virtual time of an event loop."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the virtual time in seconds since the epoch."""
         return self._loop.now
 
 
 class VirtualCluster:
-    """One API server, with the effects of Kubernetes' controllers on nodes and pods.
+    """One embedded API server with its controllers for nodes and pods.
 
     Args:
-        loop: its event loop and time.
-        rng: source of UIDs and latencies.
+        loop: the event loop, which also has the virtual time.
+        rng: source of random numbers for UIDs and latencies.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random) -> None:
@@ -60,20 +60,20 @@ class VirtualCluster:
         seeded = random.Random(rng.getrandbits(64))
         self.core = ApiCore(Store(log_capacity=LOG_CAPACITY), LoopClock(loop), seeded, SIGNING_KEY)
         self.server: Server = self.core
-        """What clients reach: the API server, or what stands in front of it."""
+        """The server that handles the requests of clients: the API server, or a wrapper around it."""
         bootstrap(self.core, "")
         for each in _definitions():
             self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", each)
         self._control_plane = Process("control-plane")
 
     def start(self) -> None:
-        """Start the control plane's own controllers; call inside the loop."""
+        """Start the API server's own controllers. Call this inside the loop."""
         self._control_plane.spawn(Controllers(self.core).run())
 
     def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, str] | None = None, patch: str = "merge"
     ) -> dict[str, Any]:
-        """Do something at the API server at once, as an administrator next to it. Raises ApiError."""
+        """Send a request as an administrator, without delay and without failures. Raises ApiError."""
         content_type = f"application/{patch}-patch+json" if method == "PATCH" else "application/json"
         headers = {"content-type": content_type} if body is not None else {}
         request = Request(method, path, dict(query or {}), headers, encode(body) if body is not None else b"")
@@ -86,7 +86,7 @@ class VirtualCluster:
         return answer
 
     def client(self, name: str, fates: Fates | None = None, *, timeout_s: float = 30.0) -> Client:
-        """Return a client whose requests meet these fates; none too bad by default."""
+        """Return a client whose requests have these fates. By default all requests succeed after a short delay."""
         seeded = random.Random(self._rng.getrandbits(64))
         transport = InProcessTransport(self.server, name, fates or Calm(seeded), self.trace)
         config = ClusterConfig(server="https://simulated")
@@ -95,10 +95,10 @@ class VirtualCluster:
 
 @functools.cache
 def _definitions() -> tuple[dict[str, Any], ...]:
-    """The definitions of our kinds, made once for all runs of this process."""
+    """Returns the CustomResourceDefinitions of Muster's kinds, created once for all runs of this process."""
     return tuple(definition(kind) for kind in KINDS)
 
 
 async def until(loop: VirtualLoop, when: float) -> None:
-    """Sleep until a virtual moment."""
+    """Sleep until a virtual time."""
     await asyncio.sleep(max(0.0, when - loop.now))

@@ -1,4 +1,4 @@
-"""A callback that waits for its turn in the event loop."""
+"""A scheduled callback of the virtual event loop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 
 
 class Line(Protocol):
-    """Where callbacks wait."""
+    """The event loop's queue of callbacks."""
 
     def run_soon(self, handle: Handle) -> None:
-        """Put a handle that was put aside back in line."""
+        """Append a handle that was set aside to the queue again."""
 
 
 class Handle(msgspec.Struct, eq=False):
-    """A callback that waits for its turn. A struct: simulations make millions of them."""
+    """A scheduled callback. It is a struct to save time and memory, because a simulation creates millions of them."""
 
     loop: Line
     callback: Callable[..., object]
@@ -27,7 +27,7 @@ class Handle(msgspec.Struct, eq=False):
     cancelled_: bool = False
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """Cancel the callback."""
         self.cancelled_ = True
 
     def cancelled(self) -> bool:
@@ -35,5 +35,5 @@ class Handle(msgspec.Struct, eq=False):
         return self.cancelled_
 
     def when(self) -> float:
-        """The virtual time at which it is due."""
+        """Returns the virtual time at which the callback is due."""
         return self.when_

@@ -1,7 +1,7 @@
 """Simulated connections between supervisors and the controller's replicas, with delays, breaks and lost messages.
 
-A connection leads to one replica, as through a Service. A replica handles a request in its own process. A halted
-replica answers late; a killed one resets its connections.
+Each connection leads to one replica, as with a Kubernetes Service. The replica handles a request in its own
+simulated process. If the replica is halted, its answer is late. If it is killed, its connections are reset.
 """
 
 from __future__ import annotations
@@ -19,56 +19,62 @@ from muster.sim.virtual.process import Process
 
 Reply = tuple[int, bytes]
 Serve = Callable[[str, Mapping[str, str], bytes], Awaitable[Reply]]
-"""Answers a request by path, headers and body."""
+"""The request handler of a replica. Its arguments are path, headers and body."""
 MUTE_S = 9.0
-"""The server's kernel closes a connection after this time without an answer of the other machine (tcp(7),
-keepalive).
-"""
+"""TCP keepalive closes a connection if the other machine has not answered for this time (tcp(7))."""
 
 
 class Roads(Protocol):
-    """The condition of connections between nodes and the controller."""
+    """The state of the network between nodes and the controller, as a run's faults determine it."""
 
     def way_s(self, node: str) -> float:
-        """Return the delay of the next message in one direction."""
+        """Return the delay of the next message between the node and the controller, in either direction."""
 
     def breaks_after_s(self, node: str) -> float | None:
-        """Returns when the connection breaks during a request that begins now; None if it does not."""
+        """Return the time after which the connection of a new request breaks; None if it does not break."""
 
     def dark_until(self, node: str) -> float | None:
-        """Return until when no message or reset passes; None if all messages pass."""
+        """Return the end of the present network outage of the node. None if there is no outage."""
 
 
 class Exchange:
-    """One request, from its sending to the arrival of its answer."""
+    """One request from a node to a replica, and its answer.
+
+    Attributes:
+        server: the replica.
+        node: the node of the supervisor that sent the request.
+        answered: the future with the answer, or with the error that the sender gets.
+        task: the task that handles the request in the replica; None before the request arrives.
+        given_up: whether the server knows that the sender no longer waits.
+        unsaid_s: the time from the loss of the connection until the server learns of the loss.
+    """
 
     def __init__(self, server: Process, node: str, answered: asyncio.Future[Reply]) -> None:
         self.server, self.node, self.answered = server, node, answered
         self.task: asyncio.Task[Reply] | None = None
         self.given_up = False
         self.unsaid_s = 0.0
-        """Time until the server learns that the sender's machine is gone."""
 
     def fail(self, error: Exception) -> None:
-        """Fail the request: its sender gets no answer."""
+        """Fail the request: its sender gets this error instead of an answer."""
         if not self.answered.done():
             self.answered.set_exception(error)
-            self.answered.exception()  # mark it as retrieved: the sender may be gone
+            self.answered.exception()  # if the sender is gone, asyncio must not warn about an unused error
 
     def give_up(self) -> None:
-        """Notify the server that the sender no longer waits for the answer."""
+        """Record that the server knows of the lost connection, and cancel the handling of the request."""
         self.given_up = True
         if self.task is not None:
             self.task.cancel()
 
 
 class Lines:
-    """The listening replicas, and all messages between them and supervisors.
+    """The network between supervisors and the replicas of the controller.
 
     Args:
         loop: the event loop with the virtual time.
-        roads: the condition of connections.
-        rng: chooses the replica of a new connection.
+        roads: the state of the network.
+        rng: source of random numbers, for example to choose the replica of a new connection.
     """
 
     def __init__(self, loop: VirtualLoop, roads: Roads, rng: random.Random) -> None:
@@ -78,23 +84,23 @@ class Lines:
         self._outside = Context()
 
     def listen(self, server: Process, serve: Serve) -> None:
-        """Accept connections for this process."""
+        """Start to accept connections for a replica."""
         self._listening[server] = serve
 
     def ended(self, server: Process) -> None:
-        """Reset every connection of a process that is gone."""
+        """Reset every connection of a replica that was killed or has ended."""
         self._listening.pop(server, None)
         for one in [one for one in self._open if one.server is server]:
             self.later(one.node, one.fail, ConnectionResetError("simulated: the controller is gone"))
 
     def dark(self, node: str, until: float) -> None:
-        """Block all messages between a node and controllers until a time."""
+        """Begin a network outage of a node. Keepalive closes the node's connections if the outage lasts long enough."""
         self.loop.call_at(self.loop.now + MUTE_S, self._mute, node, until, context=self._outside)
 
     def _mute(self, node: str, until: float) -> None:
-        """Close a connection at the server after too long a silence.
+        """Close the connections of a node on the server's side, if the outage still lasts.
 
-        The node learns of it when it can be reached again.
+        The node learns of the closed connections after the outage.
         """
         if self.loop.now < until:
             for one in [one for one in self._open if one.node == node]:
@@ -102,16 +108,16 @@ class Lines:
                 self.later(node, one.fail, ConnectionResetError("simulated: given up"))
 
     def unsaid_s(self) -> float:
-        """Draw the time until servers learn that a machine is gone."""
+        """Return a random time until the server learns that a machine is gone: at once by a reset, or by keepalive."""
         return self._rng.choice((0.0, MUTE_S))
 
     def pick(self) -> Process | None:
-        """The replica to which a new connection leads; None if no replica listens."""
+        """Choose the replica for a new connection. Returns None if no replica listens."""
         servers = list(self._listening)
         return self._rng.choice(servers) if servers else None
 
     def send(self, server: Process, node: str, path: str, headers: Mapping[str, str], body: bytes) -> Exchange:
-        """Send a request over a connection to a replica."""
+        """Send a request over a connection to a replica. The returned exchange has the future of the answer."""
         exchange = Exchange(server, node, self.loop.create_future())
         self._open[exchange] = None
         exchange.answered.add_done_callback(lambda _: self._open.pop(exchange, None), context=self._outside)
@@ -125,7 +131,7 @@ class Lines:
         return exchange
 
     def later(self, node: str, act: Callable[..., object], *args: Any) -> None:
-        """Call a function at the other end, after the delay of a message."""
+        """Call a function after the delay of one message, or after the node's network outage plus this delay."""
         dark_until = self.roads.dark_until(node)
         start = self.loop.now if dark_until is None else dark_until
         self.loop.call_at(start + self.roads.way_s(node), act, *args, context=self._outside)
@@ -157,7 +163,7 @@ class Lines:
 
 
 class Line:
-    """A `muster.sim.poller.Link`: one request at a time from a node to the controller."""
+    """A simulated `muster.sim.poller.Link`: a connection of a supervisor that carries one request at a time."""
 
     def __init__(self, lines: Lines, node: str) -> None:
         self._lines, self._node = lines, node
@@ -170,7 +176,10 @@ class Line:
         return self._server is not None
 
     async def post(self, path: str, token: str, body: dict[str, Any], timeout_s: float) -> tuple[int, dict[str, Any]]:
-        """Send one request, and return status and answer. Raises OSError or TimeoutError."""
+        """Send one request; connect first if there is no connection. Returns status and answer.
+
+        Raises OSError or TimeoutError.
+        """
         lines = self._lines
         async with asyncio.timeout(timeout_s):
             if self._server is None:
@@ -193,14 +202,14 @@ class Line:
         return status, msgspec.json.decode(answer)
 
     def cut(self) -> None:
-        """Close at once; open requests fail."""
+        """Close the connection at once. An open request fails."""
         self._server = None
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.fail(ConnectionAbortedError("simulated: cut"))
 
     def reset(self) -> None:
-        """Close as after the loss of the machine: the server gets a reset, or its kernel detects the loss later."""
+        """Close the connection as if the machine failed. The server gets a reset at once, or detects the loss later."""
         if self._exchange is not None:
             self._exchange.unsaid_s = self._lines.unsaid_s()
         self.cut()

@@ -1,4 +1,4 @@
-"""An event loop of virtual time: when nothing is ready its clock jumps to the next timer.
+"""An asyncio event loop with virtual time: when no callback is ready, the clock jumps to the next timer.
 
 Threads, sockets, signals and the wall clock raise errors. Callbacks run in the order in which they were scheduled, and
 sets of tasks iterate in the order of their numbers. So a run depends only on the code that is run.
@@ -38,7 +38,7 @@ class TooManySteps(RuntimeError):
 
 
 class VirtualTask(asyncio.Task[Any]):
-    """A task with a hash that does not depend on its address in memory."""
+    """A task whose hash is its number. So sets of tasks have the same order in every run."""
 
     _numbers = itertools.count()
 
@@ -51,10 +51,10 @@ class VirtualTask(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """Runs one simulation. `time` is in seconds since the epoch.
+    """The event loop of one simulation. Its time is in seconds since the epoch.
 
     Args:
-        steps_max: callbacks after which a run is given up.
+        steps_max: the run fails after this number of callbacks.
     """
 
     def __init__(self, steps_max: int = 5_000_000) -> None:
@@ -79,11 +79,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # Methods that asyncio calls
 
     def time(self) -> float:
-        """The virtual time."""
+        """Return the virtual time."""
         return self.now
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
-        """Call back after everything that is ready now."""
+        """Schedule a callback after all callbacks that are ready now."""
         handle = Handle(self, callback, args, copy_context() if context is None else context, self.now)
         self._ready.append(handle)
         return handle
@@ -91,7 +91,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
-        """Call back after `delay` virtual seconds."""
+        """Schedule a callback after `delay` virtual seconds."""
         when = self.now + delay
         handle = Handle(self, callback, args, copy_context() if context is None else context, when)
         heappush(self._timers, (when, next(self._order), handle))
@@ -100,7 +100,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
-        """Call back at a virtual time."""
+        """Schedule a callback at a virtual time."""
         handle = Handle(self, callback, args, copy_context() if context is None else context, when)
         heappush(self._timers, (when, next(self._order), handle))
         return handle
@@ -114,11 +114,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         raise RuntimeError("simulations have no threads")
 
     def run_soon(self, handle: Handle) -> None:
-        """Queue a handle again that was set aside for a halted process."""
+        """Append a handle to the queue again. It was set aside because its process was halted."""
         self._ready.append(handle)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a new future of this loop."""
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
@@ -138,18 +138,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._closed
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the loop, and drop all callbacks."""
         self._closed = True
         self._ready.clear()
         self._timers.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception that is not caught fails the run."""
+        """Record an exception that no code caught. The run then fails."""
         error = context.get("exception")
         self._failures.append(error if isinstance(error, BaseException) else RuntimeError(context.get("message", "")))
 
     def fail(self, error: BaseException) -> None:
-        """End the run with this error after the present callback."""
+        """Make the run fail with this error after the present callback."""
         self._failures.append(error)
 
     # Running
@@ -192,7 +192,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 for task in left:
                     task.cancel()
                 with contextlib.suppress(Stuck, TooManySteps), warnings.catch_warnings():
-                    warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines whose tasks never began
+                    warnings.simplefilter("ignore", RuntimeWarning)  # about coroutines whose tasks never began
                     self._until(asyncio.gather(*left, return_exceptions=True))
         finally:
             asyncio._set_running_loop(None)

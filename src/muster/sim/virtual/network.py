@@ -1,7 +1,7 @@
-"""The network to the API server without sockets: each request and answer takes time, and either may get lost.
+"""A simulated network between clients and the API server: messages take time and can get lost.
 
-The server's part happens outside of the client's process. So a request on its way takes effect (or not) independently
-of its sender.
+The server handles a request outside of the client's simulated process. So once a request is sent, its effect does
+not depend on the sender.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from muster.kube.objects.struct import encode
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """The course of one request.
+    """What happens to one request.
 
     Attributes:
-        there_s: how long it takes to the server.
-        back_s: how long the answer takes.
-        refused: the status that the server answers with instead of acting; 0 if it acts.
-        unsent: the connection cannot be made.
-        lost: it never reaches the server, and there is no answer.
-        broken: the server acts, but the connection breaks before the answer.
-        silent: the server acts, but no answer ever comes.
+        there_s: the time until the request arrives at the server.
+        back_s: the time until the answer arrives at the client.
+        refused: the HTTP status with which the server refuses the request; 0 if it handles the request.
+        unsent: the client cannot connect.
+        lost: the request never reaches the server, and there is no answer.
+        broken: the server handles the request, but the connection breaks before the answer arrives.
+        silent: the server handles the request, but the answer never arrives.
     """
 
     there_s: float = 0.001
@@ -47,12 +47,12 @@ class Fate(msgspec.Struct, frozen=True):
 
 
 class WatchFate(msgspec.Struct, frozen=True):
-    """The course of one watch.
+    """What happens to one watch.
 
     Attributes:
-        refused: the connection cannot be made.
-        breaks_after_s: the connection breaks then.
-        silent_after_s: from then on nothing arrives, without an error.
+        refused: the client cannot connect.
+        breaks_after_s: the time after which the connection breaks; None if it does not break.
+        silent_after_s: the time after which no more events arrive, without an error; None if this does not happen.
     """
 
     refused: bool = False
@@ -61,46 +61,46 @@ class WatchFate(msgspec.Struct, frozen=True):
 
 
 class Fates(Protocol):
-    """Decides what becomes of requests and watches of one client."""
+    """Decides what happens to the requests and watches of one client."""
 
     def request(self, method: str, path: str) -> Fate:
-        """Return what becomes of this request."""
+        """Return the fate of this request."""
 
     def watch(self, path: str) -> WatchFate:
-        """Return what becomes of this watch."""
+        """Return the fate of this watch."""
 
     def denied(self, method: str, path: str, body: bytes) -> int:
-        """Return the status with which a policy refuses a request that arrived, 0 where none does."""
+        """Return the HTTP status with which an admission policy refuses this request; 0 if no policy refuses it."""
 
     def delay_s(self) -> float:
-        """Return how long this batch of watch events takes."""
+        """Return the delay of the next batch of watch events."""
 
 
 class Calm:
-    """Nothing goes wrong; everything takes a little while."""
+    """Fates without faults: every request succeeds after a short delay."""
 
     def __init__(self, rng: random.Random, slowest_s: float = 0.004) -> None:
         self._rng, self._slowest_s = rng, slowest_s
 
     def request(self, method: str, path: str) -> Fate:
-        """It arrives, and so does the answer."""
+        """Return a fate in which request and answer arrive."""
         return Fate(self.delay_s(), self.delay_s())
 
     def watch(self, path: str) -> WatchFate:
-        """It lasts."""
+        """Return a fate in which the watch does not break."""
         return WatchFate()
 
     def denied(self, method: str, path: str, body: bytes) -> int:
-        """Nothing is refused."""
+        """Return 0: no policy refuses requests."""
         return 0
 
     def delay_s(self) -> float:
-        """A little while."""
+        """Return a random short delay."""
         return self._rng.random() * self._slowest_s
 
 
 class Trace:
-    """Everything the API server was asked and answered, as one hash: equal where two runs were the same."""
+    """A hash of all requests to the API server and their answers. It is equal if two runs were equal."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -108,7 +108,7 @@ class Trace:
         self.listeners: list[Callable[[float, str, Request, int, bytes], None]] = []
 
     def add(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
-        """Note one request and its answer."""
+        """Add one request and its answer to the hash, and call the listeners."""
         self.requests += 1
         self._hash.update(f"{now!r} {client} {request.method} {request.path} {code} ".encode())
         self._hash.update(request.body)
@@ -118,26 +118,26 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """The hash so far."""
+        """The present value of the hash."""
         return self._hash.hexdigest()
 
 
 class Server(Protocol):
-    """An API server, or what stands in front of one."""
+    """An API server, or a wrapper around one."""
 
     def handle(self, request: Request) -> CoreAnswer:
-        """Answer a request."""
+        """Handle a request, and return the answer."""
 
 
 class InProcessTransport:
-    """A `muster.kube.connection.transport.Transport` to a core in this process.
+    """A `muster.kube.connection.transport.Transport` to an API server in this process.
 
     Args:
-        core: the API server, or a stage in front of it.
-        client: the client's name, in traces.
-        fates: the course of requests.
-        trace: called with each request that the server sees.
-        user: the user of the requests.
+        core: the API server, or a wrapper around it.
+        client: the client's name, for the trace.
+        fates: decides what happens to requests and watches.
+        trace: records each request that the server handles.
+        user: the user in whose name the requests are sent.
     """
 
     def __init__(self, core: Server, client: str, fates: Fates, trace: Trace, *, user: User = ADMIN) -> None:
@@ -149,7 +149,7 @@ class InProcessTransport:
         self._server = Context()
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections to close."""
 
     async def request(
         self,
@@ -203,7 +203,7 @@ class InProcessTransport:
 
     @asynccontextmanager
     async def chunks(self, path: str, *, params: Params, stall_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """GET a stream as it arrives."""
+        """Send a GET request, and yield its response in chunks."""
         fate = self._fates.watch(path)
         await asyncio.sleep(self._fates.delay_s())
         if fate.refused:
@@ -247,11 +247,11 @@ class InProcessTransport:
         raise Unavailable(0, "ConnectionLost", "simulated: watch broken")
 
     def stream(self, method: str, path: str, *, params: Params) -> AbstractAsyncContextManager[Any]:
-        """There is nothing to stream."""
+        """Raises NotImplementedError: simulations have no logs."""
         _not_here(path)
 
     def websocket(self, path: str, *, params: Params, protocols: Sequence[str]) -> AbstractAsyncContextManager[Any]:
-        """There is nothing to attach to."""
+        """Raises NotImplementedError: simulations have no exec or attach."""
         _not_here(path)
 
 

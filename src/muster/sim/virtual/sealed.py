@@ -1,8 +1,8 @@
 """Seals a running simulation: it has no wall clock, threads, sockets or randomness without a seed.
 
-Functions that only measure (`time.perf_counter` and its like) return the virtual time. Functions that would make runs
-differ raise `LeftTheSimulation`. That holds for the simulation's own thread, which cannot start another. Other threads
-of the same process keep their clock and sockets.
+Clocks (`time.time`, `time.monotonic` and `time.perf_counter`) return the virtual time. Functions that would make
+runs differ raise `LeftTheSimulation`. This applies only to the simulation's thread, which cannot start other
+threads. Other threads of the same process keep their clock and sockets.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CLOCKS = ("time", "monotonic", "perf_counter")
 
 
 class LeftTheSimulation(RuntimeError):
-    """Code in a simulation reached for the outer world."""
+    """Code in a simulation used something outside the simulation, such as a socket or a thread."""
 
 
 @contextmanager
 def sealed(loop: VirtualLoop) -> Iterator[None]:
-    """While the context is open, this thread's time is the loop's, and what is outside the simulation raises in it."""
+    """A context in which this thread gets the loop's virtual time, and sockets, threads and the like raise."""
     owner = threading.get_ident()
     with ExitStack() as stack:
         for clock in CLOCKS:
@@ -47,7 +47,7 @@ def sealed(loop: VirtualLoop) -> Iterator[None]:
             refuse = _refusal(f"{place.__name__}.{name}".removesuffix(".__init__"))
             stack.enter_context(patch.object(place, name, _only_in(owner, refuse, getattr(place, name))))
         stack.enter_context(patch.object(random, "Random", _seeded_random(owner)))
-        # the time of a collection depends on earlier code in this process, and finalizers are code
+        # the moment of a garbage collection depends on earlier code of this process, and it runs finalizers
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -58,7 +58,7 @@ def sealed(loop: VirtualLoop) -> Iterator[None]:
 
 
 def _only_in(owner: int, inside: Callable[..., Any], outside: Callable[..., Any]) -> Callable[..., Any]:
-    """`inside` for the thread `owner`, `outside` for all others."""
+    """Return a function that calls `inside` in the thread `owner`, and `outside` in all other threads."""
 
     def either(*args: Any, **options: Any) -> Any:
         return (inside if threading.get_ident() == owner else outside)(*args, **options)
@@ -67,7 +67,7 @@ def _only_in(owner: int, inside: Callable[..., Any], outside: Callable[..., Any]
 
 
 def _seeded_random(owner: int) -> type[random.Random]:
-    """`random.Random`, but in the thread `owner` never without a seed."""
+    """Return a subclass of `random.Random` that raises if the thread `owner` creates it without a seed."""
 
     class SeededRandom(random.Random):
         def __new__(cls, *seed: Any) -> SeededRandom:
@@ -80,6 +80,6 @@ def _seeded_random(owner: int) -> type[random.Random]:
 
 def _refusal(what: str) -> Callable[..., NoReturn]:
     def refuse(*args: object, **options: object) -> NoReturn:
-        raise LeftTheSimulation(f"{what} is not there in a simulation")
+        raise LeftTheSimulation(f"{what} cannot be used in a simulation")
 
     return refuse

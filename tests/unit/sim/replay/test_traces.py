@@ -126,7 +126,10 @@ def test_a_bad_trace_is_refused_with_its_place(tmp_path: Path, text: str, said: 
     ("text", "said"),
     [
         ("sn,cpu_milli,memory_mib,gpu,model\n", " has no nodes"),
-        ("sn,cpu_milli,memory_mib,gpu,model\na,1,1,1,x\na,1,1,1,x\n", ":3: sn is 'a', not a name of its own"),
+        (
+            "sn,cpu_milli,memory_mib,gpu,model\na,1,1,1,x\na,1,1,1,x\n",
+            ":3: sn is 'a', not a name that no other node has",
+        ),
         ("sn,cpu_milli,memory_mib,gpu,model\na,0,1,1,x\n", ":2: cpu_milli is '0', not more than 0"),
         ("sn,cpu_milli,gpu,model\na,0,1,x\n", ":1: no column memory_mib"),
     ],
