@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from muster.controlplane import auditlog
+from tests.support import auditlog
 
 POLICY = """\
 apiVersion: audit.k8s.io/v1

@@ -23,7 +23,6 @@ from bench.gang_spike.process import cpu_s, peak_rss_mb
 from bench.health.agentprocess import agents, until
 from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
 from muster.api.preflight import Preflight, PreflightSpec
-from muster.controlplane.auditlog import AuditEntry, AuditLog
 from muster.controlplane.chart import CHART
 from muster.fleet.remediation.evidence.mesh import CONFIG_MAP
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
@@ -33,6 +32,7 @@ from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from muster.sim import nodeobjects
+from tests.support.auditlog import AuditEntry, AuditLog
 
 STATUS_PERIOD_S = 300.0
 """KubeletConfiguration, nodeStatusReportFrequency: how often an unchanged status is written."""

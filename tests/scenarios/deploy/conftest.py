@@ -19,7 +19,6 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import TrainingJobStatus
-from muster.controlplane.auditlog import AuditLog
 from muster.controlplane.children import Child
 from muster.controlplane.goprograms import NotBuiltError, find_built
 from muster.controlplane.programs import ControlPlane
@@ -31,6 +30,7 @@ from muster.kube.objects.coordination import Lease
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.support import waiting
+from tests.support.auditlog import AuditLog
 from tests.support.controlplane import REQUIRED, kubernetes_version
 from tests.support.serviceproxy import ServiceProxy
 

@@ -12,9 +12,9 @@ from typing import Any
 import boto3
 import pytest
 
-from muster.controlplane.auditlog import AuditEntry
 from muster.controlplane.clusteraccess import KubectlError
 from tests.scenarios.deploy.conftest import SYSTEM, Cluster, making_cluster
+from tests.support.auditlog import AuditEntry
 from tests.support.awsserver import CREDENTIALS, aws_server
 from tests.support.serviceproxy import ServiceProxy
 from tests.support.waiting import eventually

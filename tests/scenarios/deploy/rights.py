@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from muster.controlplane.auditlog import AuditEntry
 from tests.scenarios.deploy.conftest import SYSTEM, Cluster
+from tests.support.auditlog import AuditEntry
 
 
 class Grant(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.health.quiet import Quiet, count
-from muster.controlplane.auditlog import AuditLog
+from tests.support.auditlog import AuditLog
 
 
 def _line(agent: str, verb: str, resource: str, name: str, code: int = 200) -> str:

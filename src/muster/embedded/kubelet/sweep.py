@@ -15,15 +15,14 @@ CLUSTER_MARKER = "MUSTER_CLUSTER_ID"
 NODE_MARKER = "MUSTER_NODE_NAME"
 POD_MARKER = "MUSTER_POD_UID"
 CONTAINER_MARKER = "MUSTER_CONTAINER_ID"
+TIMEOUT_S = 10.0
 
 
 class SweepError(Exception):
     """Processes still exist after SIGKILL: they are in uninterruptible sleep, or belong to another user."""
 
 
-def sweep(
-    cluster_id: str, node: str | None = None, *, pod_uid: str = "", container_id: str = "", timeout_s: float = 10.0
-) -> int:
+def sweep(cluster_id: str, node: str | None = None, *, pod_uid: str = "", container_id: str = "") -> int:
     """Kill all processes of a cluster's pods (or of one node, pod or container), with their descendants.
 
     Processes are found by the environment they were started with (/proc/PID/environ) and killed by pid and start
@@ -34,7 +33,7 @@ def sweep(
         The number of killed processes.
 
     Raises:
-        SweepError: some still exist after `timeout_s` seconds.
+        SweepError: some still exist after `TIMEOUT_S` seconds.
     """
     wanted = {CLUSTER_MARKER: cluster_id}
     if node is not None:
@@ -46,7 +45,7 @@ def sweep(
     marks = {f"{name}={value}".encode() for name, value in wanted.items()}
     killed: set[tuple[int, int]] = set()
     segments: set[str] = set()
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         table = process_table()
         marked = {pid for pid in table if pid != os.getpid() and _carries(pid, marks)}

@@ -74,19 +74,17 @@ class CertificateAuthority:
         """Issue a serving certificate for `hosts` (DNS names and IP addresses), valid from `skew` before now."""
         return self._issue(name, (), lifetime, [ExtendedKeyUsageOID.SERVER_AUTH], hosts, skew)
 
-    def issue_peer(self, name: str, hosts: Iterable[str], lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> KeyPair:
+    def issue_peer(self, name: str, hosts: Iterable[str]) -> KeyPair:
         """Issue a certificate for `hosts` that is also a client certificate, as members of etcd need it."""
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        return self._issue(name, (), lifetime, purposes, hosts)
+        return self._issue(name, (), DEFAULT_LIFETIME, purposes, hosts)
 
-    def issue_client(
-        self, user: str, groups: Iterable[str] = (), lifetime: datetime.timedelta = DEFAULT_LIFETIME
-    ) -> KeyPair:
+    def issue_client(self, user: str, groups: Iterable[str] = ()) -> KeyPair:
         """Issue a client certificate: Kubernetes takes the user from the common name and groups from organizations.
 
         Source: https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
         """
-        return self._issue(user, groups, lifetime, [ExtendedKeyUsageOID.CLIENT_AUTH], ())
+        return self._issue(user, groups, DEFAULT_LIFETIME, [ExtendedKeyUsageOID.CLIENT_AUTH], ())
 
     def _issue(
         self,
