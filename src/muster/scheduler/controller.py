@@ -68,13 +68,13 @@ Lacks = Callable[[Sequence[Lack]], None]
 NAME = "scheduler"
 STALL_S = 25.0
 IDLE_S = 5.0
-"""Longest time between plans: for changes that only time causes, and as a liveness signal."""
+"""Longest time between two plans. Some changes come only with time, and a plan shows that the scheduler is alive."""
 PAUSE_S = 0.02
 """Batches a burst of events into one plan."""
 MARK_BOUND_WAIT_S = 20.0
 """Binds go first, because pods wait for them. Marking a gang bound may wait this long, within the bind deadline."""
 MARKS_AT_ONCE = 8
-"""Limit on concurrent marks, so that the next binds do not queue behind marks of the last small gangs."""
+"""Maximum number of concurrent writes of status Bound. Otherwise the next binds would wait behind these writes."""
 
 
 class SchedulerController:
@@ -92,7 +92,7 @@ class SchedulerController:
         waits: called with the reasons why gangs wait, and when they stop waiting.
         lacks: called with the nodes that gangs lack.
         informers: shared with other controllers of this process; by default it has its own.
-        handover: nodes on which nothing new starts: they change hands, or are kept for a gang that moves.
+        handover: nodes on which no new pods may start, because they are changing teams or are reserved for a gang.
         shadow: receives every plan instead of the writers, and supplies hypothetical pods to plan for.
         progress: marked at each plan.
         rng: source of jitter.
@@ -249,7 +249,7 @@ class SchedulerController:
                 self._mark_now(new.uid)
             now = self._clock()
             self.state.set_pod(new, now)
-            if new.spec.node_name:  # confirms the bind, often before the answer to its request
+            if new.spec.node_name:  # this confirms the bind, often before the API server's answer arrives
                 self.state.end_bind(new.uid, now)
         elif old is not None:
             self._mark_now(old.uid)
@@ -357,7 +357,7 @@ class SchedulerController:
             self._reporter.released(gang, action.reason)
 
     async def _mark_bound(self, action: MarkBound) -> bool:
-        """Write the mark when no binds are in flight, or at once when the complete gang lost a pod."""
+        """Write the status Bound when no binds are in flight, or at once if the complete gang lost a pod."""
         with suppress(TimeoutError):
             async with asyncio.timeout(MARK_BOUND_WAIT_S) as wait:
                 self._unmarked[action.gang] = wait
@@ -367,7 +367,7 @@ class SchedulerController:
             return await self._writer.write(action)
 
     def _mark_now(self, uid: str) -> None:
-        """Mark the pod's gang at once: the pod is going or has ended, so the gang must be planned again."""
+        """Write the gang's status Bound at once: one of its pods is terminating, so the gang needs a new plan."""
         record = self.state.pods.get(uid)
         wait = self._unmarked.get(record.gang) if record is not None else None
         if wait is not None and not wait.expired():

@@ -5,10 +5,10 @@ The rules, in the order in which they apply:
 - Existing placements go first: each is bound as a whole by its deadline, or released.
 - Gangs get nodes by priority, then arrival, each as a whole or not at all.
 - A gang with a placement keeps its slots. Only slots whose node is no longer usable are placed again, all together.
-  If it runs on none of its nodes, and other gangs could use them, it returns to the queue.
+  If it has no pods on its nodes, and other gangs could use these nodes, it returns to the queue.
 - The first waiting gang reserves every node it could use. Gangs behind it may use these nodes only if they already
   hold nodes, or if their time limit ends them before it starts.
-- A gang that would not fit into the empty cluster reserves nothing, because it would block the queue for ever.
+- A gang that would not fit into the empty cluster reserves nothing. Otherwise it would block the queue for ever.
 - Gangs of lower priority are preempted for a gang that does not fit, if it then fits.
 - A gang that lost nodes and finds no spare continues with fewer if its job allows that.
 """
@@ -40,16 +40,16 @@ from muster.scheduler.snapshot import Queue, Snapshot
 
 DEFAULTS = Settings()
 _REPORTED_PER_QUEUE = 20
-"""Gangs behind the head of a queue that a plan lists; the others are counted."""
+"""Maximum number of gangs behind the head of a queue that a plan lists. It only counts the others."""
 _BACKFILL_DEPTH = 50
-"""Gangs with a time limit behind the head that are tried for backfill."""
+"""Maximum number of gangs in each queue that a plan tries to backfill."""
 _Turn = tuple[Queue, int] | tuple[Gang, SlotReview, bool]
 
 
 def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS, memo: Memo = EMPTY) -> Plan:
     """Return the plan for this snapshot. `now` is in seconds since the epoch.
 
-    `memo` is that of an earlier plan. It saves work and does not change the plan.
+    `memo` comes from an earlier plan. It saves work and does not change the result.
     """
     draft = Draft(snapshot, now, settings, recall(snapshot, memo))
     free = [gang for gang in snapshot.attention.values() if not gang.writing]
@@ -88,7 +88,7 @@ def _place_in_order(draft: Draft) -> None:
             continue
         queue, at = turn
         placed = _place(draft, queue[at])
-        while placed and not turns and at + 1 < len(queue):  # the only queue left needs no comparison
+        while placed and not turns and at + 1 < len(queue):  # with one queue left, no order has to be compared
             at += 1
             placed = _place(draft, queue[at])
         if not placed:
@@ -141,8 +141,8 @@ def _choose(draft: Draft, gang: Gang, groups: Groups, reserved: Collection[int] 
 def _repair(draft: Draft, gang: Gang, looked: SlotReview, keep_deadline: bool) -> None:
     """Give other nodes to the slots that need them; the other slots keep theirs.
 
-    This may take nodes reserved for a waiting gang. That gang may wait for the slots that this one holds, so
-    both would wait for ever.
+    This may take nodes that are reserved for a waiting gang. Otherwise both gangs could wait for ever, because the
+    waiting gang may wait for the slots that this one holds.
     """
     groups = _groups(gang, looked.replace)
     chosen = _choose(draft, gang, groups)
@@ -153,7 +153,7 @@ def _repair(draft: Draft, gang: Gang, looked: SlotReview, keep_deadline: bool) -
         if not keep_deadline and gives_back(gang, looked):
             draft.giving_back.add(gang.key)
         return
-    if looked.wait:  # the deadline starts when all can be bound; until then this plan reserves the chosen nodes
+    if looked.wait:  # the bind deadline starts only when all pods can be bound; until then the plan reserves the nodes
         waits(draft, gang, old_pods(looked))
         return
     if looked.unsettled:
@@ -205,7 +205,7 @@ def _start(draft: Draft, gang: Gang, groups: Groups, closed: Collection[int] = (
 
 
 def _make_room_in_order(draft: Draft) -> None:
-    """Preempt for gangs that lack nodes: gangs of lower priority, and later gangs that do not run."""
+    """Find victims for gangs that lack nodes: gangs of lower priority, and later gangs that do not run."""
     for at, (gang, groups, stuck) in enumerate(draft.short):
         if gang.key in draft.leaving:
             continue
@@ -261,7 +261,7 @@ def _shrink(draft: Draft, gang: Gang, groups: Groups) -> bool:
 
 
 def _take_over(draft: Draft, gang: Gang, made: MadeRoom) -> None:
-    """Write the plan before the victims leave: it reserves the nodes, and a new leader continues the preemption.
+    """Write the Placement before the victims leave. It reserves the nodes, and lets a new leader continue.
 
     Victims that need eviction are first tried in a dry run. A refusal changes the choice of victims.
     """
@@ -281,7 +281,7 @@ def _take_over(draft: Draft, gang: Gang, made: MadeRoom) -> None:
 
 
 def _behind(draft: Draft, queue: Queue, at: int) -> None:
-    """Handle gangs behind a waiting one, which compete for its nodes: they wait, or end before it starts."""
+    """Handle the gangs behind a waiting gang in its queue: each is backfilled or waits."""
     head = queue[at]
     placed = _backfill(draft, queue, head)
     rest = range(at + 1, len(queue))

@@ -26,15 +26,15 @@ class Draft:
     """The plan under construction, private to one call of `decide`; its functions fill it step by step.
 
     Attributes:
-        ledger: the nodes' free room less what this plan uses.
-        recalled: what is known from the memo, and what this plan computes.
+        ledger: the free room on nodes, without the room that this plan uses.
+        recalled: results from the memo, and results that this plan adds.
         repairs: gangs whose slots need other nodes, and whether their placement keeps its deadline.
-        leaving: gangs that this plan asks to leave.
+        leaving: gangs that this plan preempts.
         written: gangs whose placement this plan writes.
         kept: nodes reserved for waiting gangs.
-        short: gangs that lack nodes, in order: their slots by class, and whether the gang had lost nodes.
-        searches: failed searches for victims; None for a gang whose next search is due at once.
-        giving_back: gangs in `short` that give their placement up if no victims are found.
+        short: gangs that lack nodes, in queue order. For each: its slots by class, and whether it had lost nodes.
+        searches: failed searches for victims, by gang; None if the next search may run at once.
+        giving_back: gangs in `short` that give up their placement if the search finds no victims.
     """
 
     snapshot: Snapshot
@@ -75,7 +75,7 @@ def write(
     without: Collection[int] = (),
     room_within_s: float | None = None,
 ) -> None:
-    """Write the gang's next plan, `without` some slots; set `room_within_s` if victims have to leave first."""
+    """Write the gang's next Placement, `without` some slots. `room_within_s`: time limit for victims to leave first."""
     nodes = {
         slot: placed
         for slot, placed in gang.placed.items()
@@ -108,7 +108,7 @@ def ask_to_leave(draft: Draft, gang: Gang, reason: LeavingReason, message: str) 
 
 
 def report_blocker(draft: Draft, gang: Gang) -> None:
-    """Record why the gang is blocked; an unsupported or invalid constraint is also reported on the pod."""
+    """Record why the gang cannot be placed. Unsupported or invalid constraints are also reported on the pod."""
     reason = gang.blocker()
     if reason is None:
         return
@@ -126,7 +126,7 @@ def waits(draft: Draft, gang: Gang, reason: Reason) -> None:
 def room_for(
     draft: Draft, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
 ) -> dict[PodClass, int]:
-    """Return how many pods of each class fit, without closed node classes and nodes in `beside`."""
+    """Return how many pods of each class fit. Closed node classes and nodes in `beside` do not count."""
     matcher = draft.recalled.matcher
     return {cls: sum(c.room for c in candidates(draft.ledger, matcher, cls, closed, beside)) for cls in classes}
 

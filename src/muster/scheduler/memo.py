@@ -1,7 +1,8 @@
-"""Memo of the scheduler: what `decide` computed before and may use again. A lost memo costs time and changes no plan.
+"""Memo of the scheduler: results of earlier calls of `decide` that a later call uses again.
 
-A memo never changes. `recall` makes working objects from it, which one call of `decide` fills; `remember` makes the
-next memo from these. Positions in journals of the snapshot say which parts of a memo are out of date.
+If a memo is lost, the next plan takes longer, but it is the same plan. A memo is immutable. `recall` creates working
+objects from it. One call of `decide` fills these, and `remember` creates the next memo from them. A memo contains
+positions in the journals of the snapshot, which show which of its parts are out of date.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from muster.scheduler.snapshot import Snapshot
 
 
 class Memo(msgspec.Struct, frozen=True):
-    """What is known from earlier snapshots.
+    """Results that were computed from earlier snapshots.
 
     Attributes:
-        epoch: the epoch of these snapshots; in another one, nothing of this holds.
+        epoch: the epoch of these snapshots. In another epoch, the memo is not valid.
         classes: pod classes in use when verdicts on others were dropped.
         verdicts: which pod classes fit which node classes.
         gains: the room that the end of each gang frees.

@@ -1,4 +1,4 @@
-"""A mapping with cheap new versions, and a journal of changes: for memos that outlive one snapshot."""
+"""An immutable mapping with cheap new versions, and a journal of changes. Memos use both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 JOURNALED = 20_000
-"""Number of changes that a journal keeps; readers that are further behind have to look at everything again."""
+"""Number of changes that a journal keeps. Readers that are further behind must read everything again."""
 
 
 class PersistentMap(Generic[K, V]):
@@ -53,7 +53,7 @@ class PersistentMap(Generic[K, V]):
 
 
 class Journal:
-    """The names of what changed, in order. Each reader remembers the position up to which it knows them."""
+    """A list of the names of changed things, in order. Each reader remembers the position up to which it has read."""
 
     __slots__ = ("_names", "_start")
 
@@ -80,7 +80,7 @@ class Journal:
             self._drop(surplus)
 
     def skip(self) -> None:
-        """Record that something changed that is not named: all readers have to look at everything again."""
+        """Record an unnamed change, so that all readers must read everything again."""
         self._drop(len(self._names))
         self._start += 1
 

@@ -1,4 +1,4 @@
-"""The cache of preflight, updated by events; it creates the `View` for decide."""
+"""The cache of preflight. Events update it, and `decide` gets its `View` from it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Knowledge:
             return False
         waits = new is not None and not new.spec.node_name and new.metadata.deletion_timestamp is None
         before = self._within.pop(pod.uid, None)
-        with suppress(ValueError):  # the scheduler reports what is wrong with it
+        with suppress(ValueError):  # the scheduler reports the error in the annotation
             hours = tested_within_h(pod.metadata.annotations) if waits else 0
             if hours:
                 self._within[pod.uid] = hours

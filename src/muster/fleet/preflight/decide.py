@@ -1,9 +1,9 @@
-"""Decides which nodes to test now, what a test's end means, and which nodes get the taint.
+"""Decides which nodes to test now, what the result of a test means, and which nodes get the taint.
 
 - A node needs a test before it takes work if it is new, has rebooted or has another driver.
 - A node in quarantine needs one when remediation waits for it (fleet/remediation).
 - An idle node is tested again at intervals.
-- A node that failed is left to remediation or to an operator: it is not tested again before something was done.
+- If a node failed its test, remediation or an operator repairs it. Preflight does not test it again before that.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from muster.gputest.codes import Code
 
 HOUR_S = 3600.0
 RETEST_WAITS_S = 30.0
-"""If the test of an idle node finds no room within this time, it is deleted: the node is not idle."""
+"""If the pod of a retest finds no room within this time, it is deleted, because the node is not idle."""
 AGAIN_S, AGAIN_MAX_S = 60.0, 1800.0
 """The back-off after a test without a result, doubled each time up to a limit."""
 PAUSE_S = 600.0
 """The pause after a test of an idle node that was preempted or found no room."""
 STILL_S = 300.0
-"""Least time between tests if the result of the last one changed nothing."""
+"""Minimum time between two tests if the result of the first one changed nothing."""
 OVERDUE_S = 60.0
-"""The tolerance beyond the pod's deadline, which the kubelet enforces. After that, the node itself does not respond."""
+"""Tolerance after the pod's deadline, which the kubelet enforces.
+
+If the pod still runs then, the node does not respond.
+"""
 
 
 def decide(view: View, now: float) -> Plan:
@@ -211,7 +214,7 @@ class _Planner:
         if node.quarantined or not node.doubt or node.doubt is Doubt.FAILED:
             return 0
         if node.doubt is Doubt.NEW_DRIVER and record is not None and not self.is_over(record, AGAIN_MAX_S):
-            return 0  # the node and the test report different drivers: another test will hardly change that
+            return 0  # the node and the test report different drivers; another test would probably report the same
         return config.levels.boot
 
     def level_to_leave(self, node: PreflightNode, since: float, config: PreflightConfig) -> int:

@@ -51,8 +51,9 @@ def read_test(pod: Pod) -> TestView | None:
 def judge(pod: Pod, made_for: TestRecord, ended: ContainerStateTerminated | None) -> End:
     """Return the result of a finished test.
 
-    Causes outside the node do not give a result: a pod that was refused, evicted or never started, or an image without
-    the needed software. A test that was stopped at its deadline without a result did hang, and counts as failed.
+    Causes outside the node do not give a result: a pod that was refused, evicted or never started, or an image
+    without the needed software. If a test was stopped at its deadline and has no result, it hung, and counts as
+    failed.
     """
     if pod.metadata.labels.get(LABEL_PREFLIGHT) is None or pod.spec.node_name not in ("", made_for.node):
         return End(None, f"it ran on node {pod.spec.node_name}")

@@ -20,10 +20,10 @@ from muster.scheduler.state import ClusterState
 log = logging.getLogger(__name__)
 
 WORKERS = 48
-"""Binds in flight: enough to keep one API server busy from one client."""
+"""Maximum number of binds in flight. This many keep one API server busy."""
 RETRY_S = 1.0
 QUIET_S = 1.0
-"""A burst of binds ends after this. Between the binds of hundreds of small gangs there are short pauses."""
+"""A burst of binds has ended if there was no bind for this time. Shorter pauses occur between small gangs."""
 
 
 class Binder:

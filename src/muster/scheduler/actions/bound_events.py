@@ -15,9 +15,9 @@ from muster.kube.objects.core import ObjectReference
 
 EVENTS_PER_S = 100.0
 QUEUED_MAX = 20_000
-"""More than the pods of the largest clusters. Beyond it the oldest events are dropped: events are best effort."""
+"""Maximum number of queued events, more than the pods of the largest clusters. Beyond it, the oldest are dropped."""
 BINDING_WAIT_S = 5.0
-"""Longest delay of an event behind binds: under constant binding, events are written anyway."""
+"""Longest delay of an event. If binds never pause, events are written after this time anyway."""
 
 
 class Announcer:

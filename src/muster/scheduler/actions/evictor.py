@@ -15,7 +15,7 @@ from muster.scheduler.state import ClusterState
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-"""Evictions in flight, and dry runs of one gang in flight: the API server checks budgets for each."""
+"""Maximum number of evictions in flight, and of dry runs for one gang. The API server checks budgets for each."""
 RETRY_S = 1.0
 """Delay before a refused eviction is retried, unless the API server sets a longer one."""
 RETRY_MAX_S = 5.0

@@ -1,8 +1,8 @@
 """Reports on gangs in Events and conditions: one Event per changed reason, on the job (or the first pod).
 
-Pods' conditions do not change while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for single
-members. A pod that can never be placed in its present form gets PodScheduled False, once per reason. If scaling is
-approved for a gang, all its pods get it (see `demand`).
+Pods' conditions do not change while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for
+single members. There are two exceptions. A pod that can never be placed in its present form gets PodScheduled
+False, once per reason. If scaling is approved for a gang, all its pods get this condition (see `demand`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from muster.scheduler.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 Waits = Callable[[str, str, str], None]
-"""Callback with `namespace/name` of a gang, the reason why it waits, and a sentence; both "" when the wait ends."""
+"""Callback with `namespace/name` of a gang, the reason why it waits, and a text.
+
+Reason and text are "" when the wait ends.
+"""
 
 PATIENCE_S = 15.0
 """Delay before a report. Members appear one by one and old pods end slowly, so short waits are not reported."""

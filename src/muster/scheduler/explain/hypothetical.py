@@ -1,4 +1,4 @@
-"""Changes a loaded state for hypothetical questions: more nodes, ended gangs. For commands that load it once."""
+"""Changes a copy of the cluster's state for hypothetical questions of commands: more nodes, or ended gangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 def suppose_nodes(state: ClusterState, gang: Gang, count: int) -> int:
-    """Add copies of the node that, empty, takes most pods of the gang; return how many, 0 if no node takes any."""
+    """Add `count` copies of the node that can take most pods of the gang when empty.
+
+    Returns the number of added nodes, 0 if no node can take any.
+    """
     snapshot = state.snapshot()
     matcher = matcher_for(snapshot)
     for cls in gang.counts:

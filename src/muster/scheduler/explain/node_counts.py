@@ -1,4 +1,4 @@
-"""Counts nodes by the reason why they do or do not serve a pod: the data behind every explanation."""
+"""Counts nodes by the reason why a pod can or cannot use them. All explanations are made from these counts."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def census(
 ) -> tuple[NodeCount, ...]:
     """Count every node by its verdict for pods of the class, most frequent first.
 
-    `beside` are nodes that the gang uses for other slots. For gangs that cannot be preempted for `gang`, the detail
-    is the reason. For gangs that borrow its nodes, the detail is the borrowing team.
+    `beside` are nodes that the gang uses for other slots. A count of nodes in use has a detail: why their gang
+    cannot be preempted for `gang`, or which team borrows the nodes.
     """
     counts: Counter[tuple[NodeWhy, str]] = Counter()
     holders: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Reads refused evictions from Events, for processes other than the leader, which have no record of its dry runs."""
+"""Reads refused evictions from Events. Processes other than the leader need this, because they do no dry runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ async def list_refusals(client: Client, state: ClusterState) -> None:
 def _refusal(event: Event) -> tuple[float, str]:
     """Return until when the gang is not a candidate, and the API server's answer.
 
-    Events of earlier versions have no annotations: the usual time is assumed and the whole message is quoted.
+    Events of earlier versions have no annotations. For these, the function assumes the usual time and returns the
+    whole message.
     """
     facts = event.metadata.annotations
     try:

@@ -1,4 +1,4 @@
-"""Computes the changes that would let a gang run: more nodes, ended gangs, a dropped constraint. Changes nothing."""
+"""Computes changes with which a gang would run: more nodes, ended gangs, a removed constraint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster.scheduler.reasons import NodeWhy
 from muster.scheduler.snapshot import Snapshot
 
 _Known = dict[tuple[Bucket, tuple[PodClass, ...]], int]
-"""Room that one node of a bucket gains when pods of these classes leave; computed once for nodes that are alike."""
+"""Cache: the room that one node of a bucket gains when pods of these classes leave. Equal nodes share one entry."""
 _NOT_READY: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 """Taints that the node lifecycle controller removes when a node is ready again."""
 
@@ -85,7 +85,7 @@ def changes(
     have: int,
     beside: Collection[str] = (),
 ) -> tuple[Change, ...]:
-    """Return changes that make room for `need` pods if `have` fit now; the least intrusive first.
+    """Return changes that make room for `need` pods if `have` of them fit now. The least intrusive change is first.
 
     `beside` are nodes of the gang's other slots.
     """
@@ -141,7 +141,7 @@ def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: C
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
         if key in (snapshot.team_key, UNSCHEDULABLE.key) or key in CLOSING:
-            continue  # team and cordon have other changes; broken and untested nodes are never used
+            continue  # borrowing and uncordoning are changes of their own; broken and untested nodes are never used
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
         if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, tolerations=more), beside) >= need:
             yield Change(ChangeKind.TOLERATE, detail=f"{key}:{effect}")
@@ -222,7 +222,7 @@ def _blocked_only_by(
 
 
 def _nodes_needed(times: list[int], missing: int) -> int:
-    """Return how many of the nodes make up for `missing` pods; 0 if all of them do not."""
+    """Return how many of these nodes are needed for `missing` pods; 0 if all nodes together are not enough."""
     for count, each in enumerate(sorted(times, reverse=True), start=1):
         missing -= each
         if missing <= 0:

@@ -1,6 +1,7 @@
 """Explains why a gang waits, with node counts, and the smallest change that would let it run.
 
-The reason comes from decide's plan, and the same feasibility code counts the nodes.
+The reason comes from the plan of `decide`. The node counts come from the same code that `decide` uses to check
+nodes.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def explain(
         supposed: the snapshot is hypothetical (see `hypothetical`).
         reason: why it waits, if a plan has that already.
         settings: the scheduler's deadlines.
-        memo: that of the last plan, to save work.
+        memo: the memo of the last plan, which saves work.
     """
     start: Start | None = None
     if reason is None:
@@ -167,7 +168,7 @@ def explain(
 def _reason(
     snapshot: Snapshot, gang: Gang, now: float, settings: Settings, memo: Memo
 ) -> tuple[Reason | None, Start | None]:
-    """Return why the gang waits, and when it starts; None for what is unknown."""
+    """Return why the gang waits, and when it starts. Each is None if unknown."""
     plan = decide(snapshot, now, settings, memo)
     found = plan.waiting.get(gang.key)
     if found is not None or gang.queued_as is None:
@@ -212,7 +213,7 @@ def _groups(snapshot: Snapshot, matcher: Matcher, gang: Gang) -> Groups:
 
 
 def _shortest(matcher: Matcher, ledger: Ledger, groups: Groups, beside: Collection[str]) -> tuple[PodClass, int, int]:
-    """Return the class that lacks most room, alone or beside the others: (class, need, have)."""
+    """Return (class, need, have) of the class that lacks most room, placed alone or together with the others."""
     found = [(cls, len(slots), room(ledger, matcher, cls, banned=beside)) for cls, slots in groups.items()]
     cls, need, have = max(found, key=lambda item: (item[1] - item[2], -item[0].number))
     if have >= need and (len(groups) > 1 or is_related(cls, ledger.layer)):

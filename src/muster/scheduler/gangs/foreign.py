@@ -1,4 +1,4 @@
-"""Gangs of foreign workloads: joins pods with the description of their object, in any order of arrival."""
+"""Gangs of other controllers' workloads: combines pods with the size from their object, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from muster.scheduler.gangs.owners import Directory
 
 
 class ForeignGangs:
-    """Keeps the rosters of foreign gangs. Part of `ClusterState`, which passes its parts in.
+    """Maintains the rosters of these gangs. It is a part of `ClusterState`.
 
     If a pod refers to an unknown object by name only, it joins a gang without a UID, which waits.
 
@@ -83,7 +83,7 @@ class ForeignGangs:
             gang.roster.declared = member.size
         if member.attempt > gang.size_attempt:
             gang.size_attempt = member.attempt
-            for slot in list(gang.roster.done):  # a new attempt repeats what succeeded in an earlier one
+            for slot in list(gang.roster.done):  # a new attempt repeats work that succeeded in an earlier attempt
                 self._refresh(gang, slot)
         if gang.owner is None and record.owner is not None and record.owner.uid == gang.uid:
             gang.owner = record.owner
@@ -137,7 +137,7 @@ class ForeignGangs:
         gang.size = roster.size
 
     def counts(self, gang: Gang, slot: int, member: PodRecord) -> bool:
-        """Return whether the slot's pod is current; an extra pod is current only once it is placed."""
+        """Return whether the slot's pod counts as current. An extra pod counts only after it is placed."""
         return bool(member.node) or slot in gang.placed or gang.roster is None or gang.roster.is_member(slot)
 
     def set(self, workload: Workload) -> None:
@@ -167,7 +167,10 @@ class ForeignGangs:
         return gang
 
     def _orphan(self, gang: Gang) -> None:
-        """Let pods run and binds complete without the owner. Kubernetes would collect an owned placement."""
+        """Remove the owner from the placement, because Kubernetes would delete the placement with its owner.
+
+        Pods continue to run and binds complete.
+        """
         assert gang.roster is not None
         gang.roster.orphan, gang.owner = True, None
 

@@ -1,4 +1,4 @@
-"""Gangs and pods as scheduling sees them. Adapters map pods to a `Membership`; other modules use only `Gang`."""
+"""Gangs and their pods, with the facts that scheduling needs. Adapters compute the `Membership` of a pod."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ class PodRecord:
     Attributes:
         gang: key of its gang; "" for a pod of another scheduler.
         slot: its slot; -1 until the gang's roster assigns one.
-        node: node that it is bound to; "" while pending. `assumed` until the watch confirms our bind.
+        node: node that it is bound to; "" while pending.
+        assumed: whether `node` comes from a bind that the watch has not confirmed yet.
         problem: why it cannot be placed; None if it can.
         binding: a bind request is in flight.
         error: why the last bind or eviction failed.
         retry_at: earliest retry after a failed bind or eviction; seconds since the epoch.
-        started, ready: its phase is past Pending; its Ready condition holds.
+        started: its phase is not Pending any more.
+        ready: its Ready condition is True.
         bound_since: when it was bound, from the API server; 0 if unknown.
         scale_up: autoscalers may add nodes for it.
         unschedulable: its condition asks autoscalers for nodes.
@@ -102,16 +104,17 @@ class Gang:
     """Pods that are useful only together. Only `ClusterState` changes it; decide reads it.
 
     Attributes:
-        current: the live member of each slot; the newest if there are several.
+        current: the live member of each slot. If a slot has several live pods, the newest one.
         pending: members of `current` without a node.
         counts: number of `pending` members of each class.
-        slot_class: last known class of each slot's pod: what a reserved slot takes while it has no pod.
-        placement: our last written or read plan, None without one; `seen` is the API server's version.
+        slot_class: last known class of each slot's pod. While a slot has no pod, it reserves room for this class.
+        placement: the last Placement that was written or read; None without one.
+        seen: the version of the Placement that the API server has.
         placed: slot -> (node, node UID) of `placement`, unless that is Released.
         writing: a write of the placement is in flight; decide ignores the gang until it ends.
         podless_since: when the last live member went; None while there is one.
         revision_since: when the present revision of `seen` was first seen; None before.
-        holds: slot -> (node, pod class) reserved on that node while the slot has no pod there.
+        holds: slot -> (node, pod class) of the room that is reserved while the slot has no pod on that node.
         traits: preemption order and time limit, from its pods.
         job: facts from its TrainingJob; None if unknown.
         failed_nodes: (slot, node) where binding failed permanently; not used again for the slot.
@@ -179,8 +182,8 @@ class Gang:
     def order(self) -> Order:
         """Sort key of the queue: rank, priority, the job's own priority (`queue_priority`), arrival, key.
 
-        By rank, borrowers come after all gangs that do not borrow, and balloons come last. They would have to return
-        at once what they took before an owner's gang.
+        By rank, borrowers come after all gangs that do not borrow, and balloons come last. If they came first, they
+        would have to give nodes back at once.
         """
         return (Rank.OTHER - self.traits.rank, -self.priority, -self.traits.queue_priority, self.arrival, self.key)
 
@@ -266,7 +269,7 @@ class Gang:
         return {slot for slot in slots if not self.roster.is_member(slot)}
 
     def nodes_beside(self, slots: Collection[int]) -> set[str]:
-        """Return the nodes of all other slots, which take no more of the gang. Foreign gangs may share nodes."""
+        """Return the nodes of all other slots, which this gang may not use again. Gangs of others may share nodes."""
         if self.single or self.roster is not None:
             return set()
         if not self.placed and len(self.pending) == len(self.current):
@@ -275,7 +278,7 @@ class Gang:
         return placed | {member.node for slot, member in self.current.items() if member.node and slot not in slots}
 
     def takes(self) -> Iterator[tuple[str, PodClass]]:
-        """Yield (node, class) of each pod and each reserved slot of the gang: the room it takes."""
+        """Yield (node, class) of each pod and each reserved slot of the gang. This is the room that the gang takes."""
         for pod in self.pods.values():
             if pod.counted_on and pod.cls is not None:
                 yield pod.counted_on, pod.cls

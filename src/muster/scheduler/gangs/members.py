@@ -1,9 +1,9 @@
-"""Roster: assigns slots to pods of foreign workloads, and selects which pods are members.
+"""Roster: assigns slots to pods of other controllers' workloads, and selects which pods are members.
 
-A slot is a number that a member keeps. A pod with a position gets its slot back after a restart. A pod without one
-takes a free slot that another pod of its role has left. Of each role the first `members` are *members*, which are
-placed like those of any gang. The others are *extras*: decide sees an extra only after it is placed (see
-`ClusterState`).
+A slot is a number that a member keeps. A pod with a position (such as an index) gets the same slot after a restart.
+A pod without a position takes a slot that another pod of its role has left. In each role, the first pods up to the
+number `members` are *members*, which are placed like those of any gang. The other pods are *extras*. `decide`
+handles an extra as a member only after it is placed (see `ClusterState`).
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ class Roster:
         role, position = pod.member.role, pod.member.position
         own = self._slot_of.get((role, position)) if position else None
         if own is not None and self._identity.get(own) != (role, position):
-            own = None  # another pod has taken the slot since
+            own = None  # another pod has taken the slot in the meantime
         wish = own if own is not None else self._wish(role, position)
         free_here = [slot for slot in here if slot not in self._live]
         if free_here:
             if wish is not None and wish in free_here:
                 return wish
-            return min(free_here, key=lambda slot: (slot in self._role_of, slot))  # first those never taken
+            return min(free_here, key=lambda slot: (slot in self._role_of, slot))  # prefer slots that were never taken
         if wish is not None and (wish == own or wish not in self._live):
             return wish
         left = self._left(role)
@@ -191,7 +191,7 @@ class Roster:
         return changed | {slot} if was and not live else changed
 
     def reshape(self, shape: Shape, placed: Collection[int]) -> set[int]:
-        """Apply a changed shape; placed pods stay members first. Returns as `note`."""
+        """Apply a changed shape. Placed pods are the first to stay members. Returns the same as `note`."""
         if shape == self.shape:
             return set()
         self.shape = shape
@@ -225,7 +225,7 @@ class Roster:
 
 
 class _Part:
-    """Slots of one role: with a live pod, of members, left by their pods, done."""
+    """The slots of one role: with a live pod, of members, left by their pods, and done."""
 
     __slots__ = ("done", "left", "live", "members")
 

@@ -1,4 +1,4 @@
-"""Continues gangs that have a placement until they are bound or released. The first half of a plan."""
+"""The first half of a plan: decides about gangs that have a placement, until they are bound or released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ PREEMPTED = "PreemptionByScheduler"
 
 
 def carry_on(draft: Draft, gang: Gang) -> None:
-    """Plan what a gang with a placement needs, except finding new nodes, which waits for its turn."""
+    """Plan the next actions for a gang with a placement.
+
+    If it needs other nodes, these are found in queue order later.
+    """
     placement = gang.placement
     if gang.writing or gang.key in draft.leaving:
         return
@@ -45,7 +48,7 @@ def carry_on(draft: Draft, gang: Gang) -> None:
 
 
 def _release(draft: Draft, gang: Gang) -> None:
-    """Remove bound members, then the placement: only then may the gang be placed again."""
+    """Remove the bound members, and then the placement. After that the gang may be placed again."""
     assert gang.placement is not None
     bound = [member for _, member in sorted(gang.current.items()) if member.node]
     for member in bound:
@@ -85,7 +88,7 @@ def _leave(draft: Draft, gang: Gang) -> None:
 
 
 def _drain(draft: Draft, gang: Gang, deadline: float) -> None:
-    """Evict the gang's remaining pods. If that is refused until the deadline, the gang stays and is repaired."""
+    """Evict the gang's remaining pods. If evictions are refused until the deadline, the gang stays and is repaired."""
     assert gang.placement is not None
     left = to_evict(gang)
     if left and draft.now >= deadline and all(pod.error for pod in left):
@@ -131,7 +134,7 @@ def _await_room(draft: Draft, gang: Gang) -> None:
     untried = [other for other in (*look.tell, *look.remove) if not is_tried(other, draft.now)]
     for other in untried:
         draft.actions.append(try_eviction(other, gang))
-    if not untried:  # preempts only when it is known that all victims may be evicted
+    if not untried:  # preempt only after dry runs have shown that all victims may be evicted
         _have_leave(draft, gang, look)
     if blocker is None:
         names = few([draft.snapshot.gangs[key].full_name for key in look.names])
@@ -187,7 +190,7 @@ def _podless(draft: Draft, gang: Gang) -> None:
 def _finish_open(draft: Draft, gang: Gang) -> None:
     assert gang.placement is not None
     deadline = seconds(gang.placement.spec.bind_deadline)
-    if gang.revision_since is not None:  # the clock of the scheduler that wrote it may be ahead of ours
+    if gang.revision_since is not None:  # the clock of the scheduler that wrote it may be ahead of this one
         deadline = min(deadline, gang.revision_since + draft.settings.bind_deadline_s)
     if gang.complete and not gang.pending:
         if any(member.node != gang.placed.get(slot, ("",))[0] for slot, member in gang.current.items()):
@@ -228,9 +231,9 @@ def _finish_open(draft: Draft, gang: Gang) -> None:
 
 
 def _overdue(draft: Draft, gang: Gang) -> None:
-    """Release the gang; or plan it again if nothing is half done.
+    """Release a gang that missed its bind deadline, or plan it again if it need not be released.
 
-    Nothing is half done in two cases:
+    It need not be released in two cases:
 
     - nothing is bound and no bind was refused (the leader was away);
     - members that were bound before this revision still run.
@@ -238,8 +241,8 @@ def _overdue(draft: Draft, gang: Gang) -> None:
     placement = gang.placement
     assert placement is not None
     if gang.binding:
-        return  # the requests have deadlines of their own, shorter than ours
-    # The API server records binds in whole seconds, so a bind in the second of the start is of this revision.
+        return  # binds are in flight; their own deadlines are shorter
+    # The API server records binds in whole seconds. So a bind in the second of the start belongs to this revision.
     start = int(started_at(placement, draft.settings.bind_deadline_s).timestamp())
     survivors = any(member.node and 0 < member.bound_since < start for member in gang.current.values())
     errors = sorted({member.error for member in gang.pending.values() if member.error})

@@ -66,7 +66,7 @@ def given_up_slots(placement: Placement | None) -> dict[int, int]:
 
 
 def holds_as(old: Placement, new: Placement) -> bool:
-    """Return whether both surely hold the same slots: only the status differs from the known version."""
+    """Return whether both versions certainly have the same slots, because only the status was written."""
     return new.spec is old.spec and (new.status.phase in GIVEN_UP) == (old.status.phase in GIVEN_UP)
 
 
@@ -83,8 +83,8 @@ def is_open(placement: Placement, bind_deadline_s: float) -> bool:
     is whether it was Bound after this revision was written. `planned` and `bound_status` keep these times in order,
     whatever the clock does.
 
-    A wrong result (the bind deadline changed before a restart) is harmless. An open plan that counts as bound gets a
-    new revision; a bound one that counts as open is marked Bound again.
+    If the bind deadline was changed before a restart, the result may be wrong, which is harmless. An open plan that
+    counts as bound gets a new revision. A bound plan that counts as open is marked Bound again.
     """
     status = placement.status
     if status.phase in GIVEN_UP:

@@ -56,7 +56,10 @@ class Traits(msgspec.Struct, frozen=True):
     team: str = ""
 
     def with_member(self, other: Traits) -> Traits:
-        """Return the traits of the gang with one more member: the more protected and the longer grace win."""
+        """Return the traits of the gang with one more member.
+
+        The rank that is preempted later and the longer grace win.
+        """
         if other is self or other == self:
             return self
         limits = (self.limit_s, other.limit_s)
@@ -121,7 +124,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         left_out: slots that the running attempt continues without.
         since: when it began to wait for nodes, which determines its place in the queue.
         scale_up: autoscalers may add nodes for it.
-        said: the reason why it has no nodes, from its condition Admitted; "" without one.
+        said: the reason in its condition Admitted why it has no nodes; "" without one.
     """
 
     ended: str = ""

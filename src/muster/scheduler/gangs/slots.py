@@ -19,7 +19,7 @@ from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
 from muster.scheduler.snapshot import Snapshot
 
 _NO_REASON_TO_MOVE = frozenset({NodeWhy.CHANGES_HANDS, NodeWhy.TESTED_TOO_LONG_AGO})
-"""Reasons that reject new pods but not slots placed before: the test was recent enough at that time."""
+"""Reasons that exclude a node for new pods, but not for slots that were placed on it earlier."""
 _SERVES_OTHERS = frozenset({NodeWhy.OTHER_TEAM, NodeWhy.SELECTOR, NodeWhy.AFFINITY})
 """Reasons why a node rejects a slot but may accept another gang: it got an owner or other labels."""
 
@@ -109,7 +109,7 @@ def unusable(
 
 
 def _intruded(ledger: Ledger, gang: Gang, slot: int, member: PodRecord, name: str) -> NodeReason | None:
-    """Return the anti-affinity with pods that came after the slot was placed, which also affects its next pod."""
+    """Return the anti-affinity rule that pods break which came after the slot was placed; None if there is none."""
     assert member.cls is not None
     if not member.cls.subjects:
         return None
@@ -137,7 +137,7 @@ def _room_for(
     ):
         return None  # fast path for the usual case: its reservation suffices, and the node is not overcommitted
     if (node.fully_held and not ours) or (node.fully_held > 1 and held[1] is None):
-        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # if ours is held too, both had room before
+        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # if this slot is reserved too, both had room earlier
     if node.fully_held:
         bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
     if ours and held[1] is not None:
@@ -160,12 +160,12 @@ def _room_for(
 
 
 def _holds_node(cls: PodClass) -> str:
-    """Return what blocks the pod although every resource suffices."""
+    """Return why the pod does not fit although the node has enough of every resource."""
     return "host port" if cls.ports else "another job on the node"
 
 
 def _planned_by_others(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
-    """Return what preempting gangs will use on the node. A gang that is not their victim stays, with its slots."""
+    """Return the classes of pods that preempting gangs will place on the node, if this gang is one of their victims."""
     return [cls for other, cls in _plans_on(snapshot, gang, node) if cls is not None]
 
 
@@ -190,9 +190,11 @@ def _preempts(gang: Gang) -> bool:
 
 
 def _promised_twice(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
-    """Return what later gangs reserve on the node although this one does: theirs must move, to avoid a deadlock.
+    """Return the room that later gangs reserve on the node in addition to this gang.
 
-    Room that a pod has taken stays with that pod.
+    To avoid a deadlock, their slots move.
+
+    If a pod of a later gang already uses the room, it keeps the room.
     """
     found = []
     for (key, slot), cls in node.holds.items():

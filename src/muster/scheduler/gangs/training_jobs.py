@@ -11,7 +11,7 @@ from muster.scheduler.gangs.priority import JobFacts
 
 
 class Jobs:
-    """All TrainingJobs. Part of `ClusterState`, which passes its parts in.
+    """All TrainingJobs. It is a part of `ClusterState`.
 
     Args:
         gangs: all gangs, by key.

@@ -1,4 +1,4 @@
-"""Watches the objects that own foreign pods; a kind is watched once a pod refers to it.
+"""Watches the objects that own pods of other controllers. A kind is watched as soon as a pod refers to it.
 
 If the cluster does not serve a kind, discovery is repeated at intervals. Its pods wait; other gangs continue.
 """
@@ -86,7 +86,7 @@ class WorkloadFollower:
         while not await served(self._client, resource):
             self._known[source.name].set()
             await asyncio.sleep(LOOK_AGAIN_S)
-        # Not part of liveness: an unreadable foreign kind must not stop the scheduler.
+        # Not part of liveness: if objects of this kind cannot be read, the scheduler must continue.
         informer: Informer[Any] = Informer(self._client, source.kind, rng=self._rng)
         informer.add_handler(lambda old, new: self._object_changed(source, old, new))
         async with asyncio.TaskGroup() as group:
@@ -116,10 +116,10 @@ async def expect_known(client: Client, state: ClusterState, gang: Gang, now: flo
         ApiError: it cannot be read now.
     """
     known = state.foreign.directory.find(gang.workload) if gang.workload is not None else None
-    if known is None:  # the pods have the number of members
+    if known is None:  # then an annotation of the pods has the number of members
         return
     source, ref = SOURCES[known.ref.source], known.ref
-    try:  # listing needs no further permission: the watch has it already
+    try:  # a list needs the same permission as the watch
         listing = await client.list(source.kind, ref.namespace, field_selector=f"metadata.name={ref.name}")
     except Forbidden as error:
         log.warning("reading %s: %s", described(ref), error)

@@ -14,7 +14,7 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import Peers, Term
 
 Subject = Peers | Term
-"""What is counted: the pods of a set, or the pods with anti-affinity to a set within one topology key."""
+"""The subject of a count: the pods of a set, or the pods with anti-affinity to a set within one topology key."""
 Labels = Mapping[str, str]
 _NONE: Counter[str] = Counter()
 _NO_LABELS: Labels = {}
@@ -70,7 +70,7 @@ class Domains:
                 self._forget(subject)
 
     def leave(self, uid: str, cls: PodClass, node: str) -> None:
-        """Record that a pod terminates: affinity still counts it, spreading does not."""
+        """Record that a pod is terminating. Affinity still counts such a pod, but spreading does not."""
         if uid not in self._leaving:
             self._leaving[uid] = (node, cls)
             self.clock += 1
@@ -119,7 +119,7 @@ class Domains:
                 self._in.setdefault(subject, {})[key] = self._summed(subject, key)
 
     def drop_sums(self, subjects: Iterable[Subject]) -> None:
-        """Keep no sums of these any more."""
+        """Stop maintaining sums for these subjects."""
         for subject in subjects:
             self._keys.pop(subject, None)
             self._in.pop(subject, None)

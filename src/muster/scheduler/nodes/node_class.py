@@ -1,4 +1,4 @@
-"""Node classes: a `NodeClass` groups nodes that no known pod can tell apart."""
+"""Node classes: a `NodeClass` groups nodes that are the same for all known pods."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class NodeClass:
 
     Attributes:
         labels: only the labels that some pod class reads.
-        leaving: the node changes hands soon, so nothing new starts there.
-        doubt: why it is not trusted with work.
+        leaving: the node will change teams soon, so no new pods start there.
+        doubt: why the node is not trusted.
         tested_within_h: the smallest requested number of hours within which it was tested (trust.py).
         whole: bucket key of its empty nodes.
     """

@@ -28,10 +28,10 @@ class NodeRecord:
 
     Attributes:
         used: resources of unfinished pods and reserved slots.
-        foreign_used: the part used by pods outside our gangs.
-        fully_held: reserved slots of unknown size (no pod of the gang exists): nothing else fits.
-        judged: its class among the classes of `judged_by`, until the node object or its foreign usage changes.
-        stale: its free room without gangs may have changed since it entered its `empty_bucket`.
+        foreign_used: the part of `used` that belongs to pods of other schedulers.
+        fully_held: reserved slots of unknown size, because no pod of their gang exists. Nothing else fits then.
+        judged: its class in the index `judged_by`. It is valid until the node object or `foreign_used` changes.
+        stale: whether its free room without gangs may have changed since it entered its `empty_bucket`.
         identity: the node identity its test must match; None if it needs no test.
         gpus, doubt, tested_within_h: state of its tests (trust.py).
         closed: its taints admit only tests.
@@ -98,8 +98,9 @@ class NodeRecord:
     def free_for_new(self) -> dict[str, int]:
         """Return the free amounts for pods that may come now.
 
-        If only tests may come, reserved slots do not count: the gang waits for the node, which waits for its test.
-        Slots whose pods are being bound do count, because these pods may still arrive.
+        If only tests may run on the node, reserved slots do not count. Otherwise the gang would wait for the test,
+        and the test for the gang's room. Slots whose pods are being bound do count, because these pods may still
+        arrive.
         """
         if not self.holds or not (self.doubt or self.closed):
             return self.free()
@@ -148,7 +149,7 @@ def _counted(used: dict[str, int], request: Amounts, sign: int) -> dict[str, int
 
 
 def node_problem(node: Node) -> str:
-    """Return why nothing new may start on the node, "" if it may.
+    """Return why no new pods may start on the node; "" if they may.
 
     The node lifecycle controller turns conditions into taints. Ready and NetworkUnavailable are also read directly,
     for clusters without it. Pressure conditions count only through taints, which pods may tolerate.
@@ -223,7 +224,10 @@ class NodeClasses:
 
 
 def _is_of(node: NodeRecord, known: NodeClass, labels: dict[str, str], pool: Pool) -> bool:
-    """Return whether the node surely has that class: a quick check against the previous class, as most are alike."""
+    """Return whether the node certainly has that class.
+
+    This is a quick check, because most nodes have the class of the node before.
+    """
     return (
         (node.allocatable is known.allocatable or node.allocatable == known.allocatable)
         and node.problem == known.problem

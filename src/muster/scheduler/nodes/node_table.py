@@ -113,7 +113,7 @@ class NodeTable:
                 record.judged = None
 
     def set_leaving(self, names: frozenset[str]) -> None:
-        """Set which nodes change hands soon."""
+        """Set which nodes will change teams soon."""
         for name in names ^ self._leaving:
             record = self.nodes.get(name)
             if record is not None:
@@ -137,7 +137,7 @@ class NodeTable:
         return record is not None and bool(record.uid) and uid in ("", record.uid)
 
     def keeps_out(self, name: str, cls: PodClass | None) -> bool:
-        """Return whether the node's team rejects pods of the class."""
+        """Return whether the node's team keeps pods of the class off the node."""
         owners = self._team_taints(self.nodes[name])
         return bool(owners) and cls is not None and find_untolerated_taint(owners, cls.tolerations) is not None
 
@@ -162,7 +162,10 @@ class NodeTable:
                 domains.leave(pod.uid, pod.cls, where)
 
     def take_held(self, pod: PodRecord) -> bool:
-        """Turn the reservation of the pod's slot into the pod; return whether that applied. Free room is unchanged."""
+        """Replace the reservation of the pod's slot by the pod.
+
+        Returns False if there was none. Free room stays the same.
+        """
         record, key = self.nodes.get(pod.node), (pod.gang, pod.slot)
         if record is None or pod.cls is None or record.holds.get(key) is not pod.cls:
             return False
@@ -322,7 +325,7 @@ class NodeTable:
             self.pools.difference_update(names)
 
     def _meet(self, cls: PodClass, name: str, *, foreign: bool, sign: int = 1) -> None:
-        """Count a pod with or subject to rules in the node's domains."""
+        """Count a pod in the node's domains, if it has rules about other pods or is subject to some."""
         if cls.subjects:
             for domains in self._domains(foreign=foreign):
                 domains.count(cls, name, sign)
@@ -334,7 +337,7 @@ class NodeTable:
             self.empty_domains.sum_by(peers, key)
 
     def drop_sums(self, sets: Collection[Peers]) -> None:
-        """Keep no sums of these sets of pods any more."""
+        """Stop maintaining sums for these sets of pods."""
         self.domains.drop_sums(sets)
         self.empty_domains.drop_sums(sets)
 

@@ -17,7 +17,7 @@ Groups = Mapping[PodClass, Sequence[int]]
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """`have` of the `need` pods of one class fit. With `gave_up`, the search ended early and more may fit."""
+    """Of `need` pods of one class, only `have` fit. If `gave_up` is true, the search ended early and more may fit."""
 
     cls: PodClass
     need: int
@@ -26,7 +26,7 @@ class Shortage(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """Nodes with the same room, each for `times` pods. `names` are the accepted nodes, if not all are."""
+    """Nodes with the same room, each for `times` pods. `names`: the accepted nodes, or None if all are accepted."""
 
     bucket: Bucket
     match: Match

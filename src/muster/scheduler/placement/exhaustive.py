@@ -22,10 +22,12 @@ def search(
     reserved: Collection[int],
     banned: Collection[str],
 ) -> Mapping[int, str] | bool:
-    """Return slot -> node and take that room. False: the search ended at its limit. True: a placement is impossible.
+    """Return slot -> node, and take that room.
 
-    Pods are placed in any order of the classes, because affinity may require one pod before another. Combinations of
-    pods and nodes that failed are not tried again.
+    Returns False if the search reached its limit, True if there is no placement.
+
+    Pods are placed in any order of the classes, because affinity may require one pod before another. Combinations
+    of pods and nodes that failed are not tried again.
     """
     return _Search(matcher, groups, order, reserved, banned).run(ledger)
 

@@ -1,4 +1,4 @@
-"""Free room after what this plan already used: an overlay on the buckets, which it never changes."""
+"""The ledger of a plan: the free room on nodes minus the room that the plan uses. It does not change the buckets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Over(Bucket):
 
 
 class Ledger:
-    """The nodes' free room and domain counts, less what was taken through this ledger.
+    """The nodes' free room and domain counts, minus what was taken through this ledger.
 
     Forks accept buckets that this ledger returned, and map them to their own copies.
     """
@@ -35,7 +35,10 @@ class Ledger:
         self._over: dict[BucketKey, _Over] = {}
         self._where: dict[str, _Over] = {}
         self._taken: dict[tuple[Bucket, PodClass, int], _Over] = {}
-        """Where nodes of a bucket go that take so many pods of a class: gangs in a queue mostly take the same."""
+        """Cache: the bucket of a node after it has taken a number of pods of a class.
+
+        Gangs in a queue often take the same.
+        """
 
     def buckets(self) -> Iterator[tuple[Bucket, int]]:
         """Yield buckets with the number of nodes left in them."""

@@ -1,4 +1,4 @@
-"""Matches pod classes with node classes, without regard to what runs on the nodes.
+"""Matches pod classes with node classes. The pods that run on the nodes do not matter here.
 
 Meaning of taints, selectors and affinity: Kubernetes pages "Taints and Tolerations" and "Assigning Pods to Nodes".
 """

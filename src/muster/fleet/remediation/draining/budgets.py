@@ -1,7 +1,7 @@
-"""Budgets for nodes out of use and worked on, and the breaker of each pool: how much may be done now.
+"""Limits of remediation: budgets for nodes out of use and for nodes under repair, and the breaker of each pool.
 
-Everything is counted from the sessions, so a new controller counts the same as the previous one. Joining nodes are not
-capacity yet: they are in no total and no count, so growing does not look like failing.
+All numbers are computed from the sessions, so a new controller gets the same numbers as the previous one. Joining
+nodes do not count in any number, because they are not capacity yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.fleet.remediation.ladder.rungs import WORKING
 from muster.fleet.remediation.snapshot import RemediationNode, View
 
 NOTHING_HOLDS: Final[tuple[HeldBy | None, str]] = (None, "")
-"""The node is not held back."""
+"""The value that means: no limit delays the node."""
 
 
 class Counted:
@@ -78,7 +78,7 @@ class Room:
         return node.joining and not was_in_use and node.uid not in self._used
 
     def why_not_quarantine(self, node: RemediationNode) -> tuple[HeldBy | None, str]:
-        """Return what holds the node back and a text, or `NOTHING_HOLDS`. Joining nodes are not counted."""
+        """Return the limit that delays the node's quarantine, and a text; `NOTHING_HOLDS` if none does."""
         if node.joining:
             return NOTHING_HOLDS
         most = self.breaker_limit(node.pool)

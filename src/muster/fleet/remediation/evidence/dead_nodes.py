@@ -1,4 +1,4 @@
-"""Finds dead nodes before Kubernetes does: it takes 50 s to mark a node not Ready, and 300 s more to evict its pods.
+"""Finds dead nodes earlier than Kubernetes, which marks a node not Ready after 50 s and evicts its pods 300 s later.
 
 Two independent signs must agree: the node's peers cannot reach it, and its Lease was not renewed while we watched it
 for 20 s. That is longer than the 10 s in which a kubelet renews. It also gives all agents the time to report the nodes
@@ -163,8 +163,8 @@ def dead(
     """
     counted = standing(reports, silences)
     _, agreed = _doubted(counted, config)
-    # When a partition ends, its nodes renew one after the other. The last of them must not seem to be alone, so a
-    # Lease that stood still until its last renewal counts as well.
+    # When a partition ends, its nodes renew their Leases one after the other. The last of them must not look like a
+    # single dead node. So Leases that stood still until a recent renewal also count.
     stopped = [each.alive_s for each in silences.values() if now - each.since >= config.silent_s]
     stopped += [each.paused_s for each in silences.values() if each.paused_for_s >= config.silent_s]
     found = {}

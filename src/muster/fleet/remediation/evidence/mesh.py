@@ -1,4 +1,4 @@
-"""The mesh of agents as the controller sees it: its members, and which part is at fault if nodes cannot reach others.
+"""The mesh of agents: the list of its members, and the faulty part if nodes cannot reach others.
 
 Each agent probes a few others (fleet/health/peers.py) from the list in the ConfigMap `muster-mesh`. A single peer
 report is not evidence; all reports together are (fleet/health/mesh.py).
@@ -23,9 +23,9 @@ BYTES_MAX = 900_000
 FRESH_S = 400.0
 """Agents write at least every five minutes. An older report is not used."""
 SETTLE_S = 30.0
-"""How long a finding about one node is held back. Nodes behind a failed switch are missed one by one: agents probe
-every 15 s, not in step, and report what they have seen twice (agent/checks/reach.py). Until then, the first of them
-seems to be at fault alone."""
+"""How long a finding about one node is delayed. Nodes behind a failed switch are reported one by one, because agents
+probe every 15 s at different times, and report a failure after its second probe (agent/checks/reach.py). Without the
+delay, the first of these nodes would look like a single faulty node."""
 
 
 def members_of(nodes: Iterable[Node]) -> tuple[Member, ...]:

@@ -25,7 +25,7 @@ from muster.fleet.remediation.plan import Action, Move, Quarantine, ReplaceMachi
 from muster.fleet.remediation.snapshot import Evidence, RemediationNode, StepView, View
 
 NOT_READY = "NotReady"
-"""The node cannot report, and the nodes that reported about it may have gone: missing evidence does not clear it."""
+"""A rule for which missing evidence does not clear the node: it cannot report, and the reporting nodes may be gone."""
 STEP_OF: dict[Rung, str] = {"ResetGPU": "reset", "Reboot": "reboot"}
 
 
@@ -46,7 +46,7 @@ def is_wanted(session: NodeRemediation, name: str) -> bool:
 
 @dataclass(slots=True)
 class Ladder:
-    """Advances sessions by one step.
+    """Decides the next step of each session, and collects the writes.
 
     Attributes:
         view: the state of everything.
@@ -297,7 +297,10 @@ class Ladder:
         return step if step is not None and step.session == session.name else None
 
     def _passed_last(self, node: RemediationNode) -> bool:
-        """Return whether the newest test passed, though too early to release the node: its machine is not replaced."""
+        """Return whether the newest test passed, even if it was too early to release the node.
+
+        The machine is then not replaced.
+        """
         tested = self.view.tested.get(node.name)
         return tested is not None and tested.passed and is_own(tested, node)
 
@@ -402,7 +405,7 @@ class Ladder:
             self.say(session, message, kind)
 
     def say(self, session: NodeRemediation, message: str, kind: HeldBy) -> None:
-        """Record what holds the session back, if that or its message differs after it was shortened."""
+        """Record what delays the session, if the limit or the shortened message has changed."""
         before, status = session.status, record.said(session.status, message, kind)
         if (status.message, status.held_by) != (before.message, before.held_by):
             self.actions.append(Move(session=session, status=status, why=kind, counts=False))

@@ -1,4 +1,4 @@
-"""Adapters that find the gang of a pod. The first that matches wins: explicit labels precede pod shapes."""
+"""Adapters that find the gang of a pod. The first adapter that matches is used; explicit labels come first."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def member(pod: Pod) -> Membership | None:
 
 
 def describe(group: CoschedulingPodGroup) -> Description:
-    """`minMember` pods start together; more pods may carry the label and join when there is room."""
+    """Describe a PodGroup: `minMember` pods start together. Further pods with the label join if there is room."""
     minimum = max(1, group.spec.min_member)
     return Description(Shape({"": Role(minimum, minimum, None)}))
 

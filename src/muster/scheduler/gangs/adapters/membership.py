@@ -53,10 +53,10 @@ class Role(msgspec.Struct, frozen=True):
     """Number of members of one role.
 
     Attributes:
-        minimum: the gang starts when this many exist.
-        members: this many are placed and kept as members, also if they come later. Never below `minimum`.
-            Pods beyond it are extras, which join if there is room.
-        size: expected number; None: as many as there are pods.
+        minimum: the number of pods that must exist before the gang starts.
+        members: the number of pods that are members, at least `minimum`. A member may come after the start. Pods
+            beyond this number are extras, which join if there is room.
+        size: the expected number of pods; None if it is the number of existing pods.
     """
 
     minimum: int
