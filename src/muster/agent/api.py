@@ -168,7 +168,9 @@ class _Exchange:
             if not self._busy:
                 return self._connection
             sock = self._connection.sock if self._connection is not None else None
-            if sock is not None:  # otherwise a server that sends a byte now and then would hold the thread forever
+            if (
+                sock is not None
+            ):  # otherwise a server that sends a byte from time to time would block the thread for ever
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
             return None

@@ -1,4 +1,4 @@
-"""Runs calls that may block forever: a faulty disk, driver or library can hold its caller in the kernel."""
+"""Runs calls that may block forever, because a faulty disk, driver or library may not return from a call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Aside:
                 trouble = error if not isinstance(error, StopIteration) else RuntimeError(repr(error))
             except BaseException as error:  # such as SystemExit, which would end the loop and the agent
                 trouble = RuntimeError(repr(error))
-            self._busy = False  # first, as the caller may call again as soon as it has the result
+            self._busy = False  # before the result is set, because the caller may then call again at once
             try:
                 loop.call_soon_threadsafe(settle, result, trouble)
             except RuntimeError:  # the loop is closed: the caller has gone

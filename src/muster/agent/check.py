@@ -15,7 +15,10 @@ import msgspec
 from muster.fleet.health.finding import Finding
 
 Cost = Literal["cheap", "moderate"]
-"""cheap: reads a few files. moderate: milliseconds of CPU, a program, a library or the network."""
+"""The cost of a check.
+
+cheap: it reads a few files. moderate: it uses milliseconds of CPU, a program, a library or the network.
+"""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -25,15 +28,15 @@ class Check(Protocol):
 
     @property
     def name(self) -> str:
-        """Unique among checks, and stable: settings, metrics and findings about the check use it."""
+        """The name of the check. It is unique and does not change, because settings, metrics and findings use it."""
 
     @property
     def period_s(self) -> float:
-        """The interval between starts, shifted by the node's name so that not all nodes start at once."""
+        """The interval between two calls. The node's name shifts the calls, so that nodes do not all call at once."""
 
     @property
     def timeout_s(self) -> float:
-        """A call that takes longer counts as hung."""
+        """The time after which a call counts as hung."""
 
     @property
     def cost(self) -> Cost:
@@ -42,9 +45,10 @@ class Check(Protocol):
     async def look(self, now_s: float) -> Sequence[Finding]:
         """Return what is new since the last completed call: incidents that began or grew.
 
-        Each finding is complete. It replaces an earlier finding with the same check, component, code and `first_s`, so
-        its count is that of the incident and never decreases. Incidents are never merged: one that returns after a
-        pause has another `first_s` (`incidents.Incidents` does that). Unchanged incidents are left out.
+        Each finding describes its incident as a whole. It replaces an earlier finding with the same check,
+        component, code and `first_s`. So its count is the count of the incident, and never decreases. If an
+        incident returns after a pause, it is a new incident with another `first_s` (`incidents.Incidents` does
+        that). Unchanged incidents are left out.
 
         It must not block the event loop for more than a few milliseconds: blocking calls go through `aside.Aside.run`.
         It may be cancelled at its timeout, and is not called again before it has returned.
@@ -55,7 +59,7 @@ class Check(Protocol):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the node's files are: in tests and containers they are elsewhere.
+    """The location of the node's files. In tests and containers it differs from the usual one.
 
     Attributes:
         sys, proc, dev: the kernel's file systems.

@@ -1,1 +1,1 @@
-"""The controllers that work under one lease: what each is given, and how they hear of each other."""
+"""Starts the controllers that run under one lease, and connects those that exchange data."""

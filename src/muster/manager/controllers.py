@@ -35,14 +35,14 @@ Work = Coroutine[Any, Any, None]
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Which controllers run beside the scheduler.
+    """Selects the controllers that run in addition to the scheduler.
 
     Attributes:
-        teams: gives nodes to teams.
-        balloons: keeps idle nodes from looking idle.
-        joins: opens new nodes as fast as the API server can take.
-        scaling: adds nodes for gangs and gives idle ones back.
-        health: takes broken nodes out of use and back.
+        teams: assigns nodes to teams.
+        balloons: creates pods that keep idle nodes from looking idle.
+        joins: opens new nodes at a pace that the API server can take.
+        scaling: adds nodes for gangs, and deletes idle nodes.
+        health: takes broken nodes out of use, repairs them, and returns them to use.
         preflight: tests nodes before pods are scheduled on them.
     """
 
@@ -59,15 +59,15 @@ class Shared:
     """Arguments that all controllers share.
 
     Attributes:
-        client: the API server; writes of controllers pass the elector's fence.
-        informers: one watch per kind, for all of them.
-        namespace: where Muster itself runs.
-        identity: this process, in records and Events.
-        elector: of the lease they work under.
-        clock: seconds since the epoch.
-        progress: marked by each.
-        rng: a source of jitter for the controller of that name.
-        registry: where metrics go.
+        client: the client of the API server. The elector's fence checks each write of a controller.
+        informers: the informers, with one watch per kind.
+        namespace: the namespace in which Muster runs.
+        identity: the name of this process, for records and Events.
+        elector: the elector of the lease under which the controllers run.
+        clock: returns seconds since the epoch.
+        progress: receives the progress marks of all controllers.
+        rng: returns a source of jitter for the controller with this name.
+        registry: the registry of all metrics.
     """
 
     client: Client
@@ -82,7 +82,7 @@ class Shared:
 
     @property
     def common(self) -> dict[str, Any]:
-        """Returns the shared arguments by the names that every controller uses."""
+        """Returns the shared arguments as keyword arguments of a controller."""
         return {
             "informers": self.informers,
             "clock": self.clock,
@@ -102,17 +102,17 @@ def works_of(
     providers: Mapping[str, Provider] | None = None,
     step_image: str = "",
 ) -> list[Work]:
-    """Return the work of the controllers; all of it runs in parallel, in every term as leader.
+    """Return a coroutine function for each controller. All of them run in parallel while this process leads.
 
     Args:
-        shared: what all are given.
-        parts: which ones run; with `shadow` only the scheduler, because all others write.
-        settings: of the scheduler.
-        jobs: the controller of training jobs in this process: it learns why gangs wait.
-        shadow: called with every plan; nothing is written.
-        muster_image: the image of balloons, and of tests without an image of their own.
-        providers: of nodes, in addition to scaling's own.
-        step_image: the image that resets and reboots machines.
+        shared: the arguments that all controllers share.
+        parts: the controllers to run. With `shadow` only the scheduler runs, because all others write.
+        settings: settings of the scheduler.
+        jobs: the controller of training jobs in this process. The scheduler reports to it why gangs wait.
+        shadow: called with every plan of the scheduler, instead of executing the plan.
+        muster_image: the image of balloons, and of tests if their configuration names no image.
+        providers: providers of nodes, in addition to those of scaling.
+        step_image: the image of pods that reset or reboot machines.
     """
     shared = replace(shared, client=shared.elector.fence(shared.client))
     demands, handover = Demands(shared.clock), Handover()
@@ -161,7 +161,7 @@ def _teams(shared: Shared, handover: Handover) -> list[Work]:
 def _fleet(
     shared: Shared, parts: Parts, demands: Demands, muster_image: str, providers: Mapping[str, Provider] | None
 ) -> list[Work]:
-    """Returns the controllers of nodes over their life."""
+    """Returns the controllers of balloons, joins and scaling."""
     client, namespace, elector, works = shared.client, shared.namespace, shared.elector, list[Work]()
     if parts.balloons:
         balloons = BalloonController(client, namespace, muster_image, rng=shared.rng("balloons"), **shared.common)
@@ -191,7 +191,7 @@ def _fleet(
 def _health(
     shared: Shared, settings: Settings, handover: Handover, step_image: str, providers: Mapping[str, Provider] | None
 ) -> list[Work]:
-    """Returns the controllers of broken nodes."""
+    """Returns the remediation controller."""
 
     async def remedy(term: Term) -> None:
         remediation = RemediationController(

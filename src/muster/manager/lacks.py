@@ -1,4 +1,4 @@
-"""Passes the scheduler's unmet demand to scaling, so that neither imports the other."""
+"""Passes the scheduler's unmet demand to scaling, so that these two domains do not import each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def listener(demands: Demands) -> Callable[[Sequence[Lack]], None]:
 
 
 def demand_of(lack: Lack) -> GangDemand:
-    """Return the gang's demand as scaling takes it."""
+    """Convert the gang's demand to the form that scaling uses."""
     members = tuple(_members(cls, count) for cls, count in lack.classes)
     return GangDemand(key=lack.gang, name=lack.name, members=members, approved=lack.approved)
 

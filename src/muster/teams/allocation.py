@@ -1,4 +1,4 @@
-"""Runs allocation while the keys of labels stay the same: watches objects, decides, and writes nodes."""
+"""Assigns nodes to teams as long as the label keys stay the same: watches objects, decides, and writes nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from muster.teams.source import Source
 NAME = "teams"
 STALL_S = 60.0
 IDLE_S = 15.0
-"""Longest time between plans, as a liveness signal."""
+"""Longest time between two plans. A plan shows that the controller is alive."""
 PAUSE_S = 0.02
 """Batches a burst of events into one plan."""
 
@@ -163,7 +163,7 @@ class Allocation:
             if keys is not None and self._keys is not None and keys != self._keys:
                 return False
             if keys is not None and self._keys is None and self._in_force is not None:
-                return False  # pods were read without knowing the label key
+                return False  # pods were read before the label key was known
             self._writer.clear()
             self._holdings.configure(source.config, source.caution)
             self._in_force = source

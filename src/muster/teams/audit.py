@@ -22,12 +22,12 @@ class NodeAccount(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         node: its name.
         team: the owner; "" for none.
-        since, why, by: from our record; None and "" without one.
-        by_hand: set by hand, not by Muster.
+        since, why, by: from the node's record; None and "" without a record.
+        by_hand: whether a user set the owner, not Muster.
         pool: the allocation's selector; "" if none selects the node.
         healthy: ready, not cordoned, not in quarantine.
-        gangs: gangs with pods or slots on the node, without borrowers.
-        borrowers: gangs there that leave when the owner needs the node.
+        gangs: gangs with pods or slots on the node, except borrowers.
+        borrowers: borrowing gangs on the node, which leave when the owner needs it.
         becomes: the next owner; None if it does not change.
         because: reason for the change.
     """
@@ -51,9 +51,10 @@ class PoolCapacity(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         pool: its selector.
-        nodes, healthy: all nodes, and the usable ones.
-        owned, rest: nodes with and without a team.
-        busy, lent, idle: healthy nodes by use: gangs, only borrowers, nothing.
+        nodes: number of nodes.
+        healthy: number of usable nodes.
+        owned, rest: number of nodes with and without a team.
+        busy, lent, idle: number of healthy nodes that gangs use, that only borrowers use, and that are not used.
         gpus, gpus_idle: GPUs of healthy nodes, and of the idle ones.
     """
 

@@ -1,4 +1,4 @@
-"""Indexes all nodes for allocation by pool, owner, health and use; updated one change at a time.
+"""Indexes all nodes by pool, owner, health and use. Events update the index.
 
 The cost of a change does not depend on the number of nodes, so that one event is handled quickly.
 """
@@ -23,16 +23,16 @@ from muster.teams.usage import PodUse, Rank, nodes_of, use_of
 
 
 class Holdings:
-    """Snapshot that `decide` reads.
+    """The index of nodes that `decide` reads.
 
     Attributes:
-        config: configuration in force; None without a readable one, when nodes keep their owners.
-        caution: its problem, if any.
+        config: the configuration in force. None if there is no valid one; nodes then keep their owners.
+        caution: the problem of the configuration, if it has one.
         nodes: all nodes by name.
         pools: pools of the configuration, in its order.
-        damaged: nodes whose label or taint differs from our record.
-        strays: nodes of a team that no allocation selects, by rank.
-        moving: nodes with a write of a new owner in flight.
+        damaged: nodes whose label or taint differs from Muster's record.
+        strays: nodes that belong to a team although no allocation selects them, by rank.
+        moving: nodes for which a write of a new owner is in flight.
     """
 
     def __init__(self, config: TeamsConfig | None = None) -> None:
@@ -61,7 +61,7 @@ class Holdings:
         return self.config.team_key if self.config is not None else None
 
     def configure(self, config: TeamsConfig | None, caution: Caution | None = None) -> None:
-        """Set or clear the configuration, and read every node again. New pods are read by its key."""
+        """Set or clear the configuration, and evaluate every node again. Later pods are read with its label key."""
         self.config, self.caution = config, caution
         if config is not None:
             self._pod_key = config.team_key
@@ -116,7 +116,7 @@ class Holdings:
         return True
 
     def begin(self, change: Change) -> bool:
-        """Record a write in flight; return False if the node was replaced or has another write in flight."""
+        """Record that a write starts. Return False if the node was replaced, or if another write is in flight."""
         held = self.nodes.get(change.node)
         if held is None or held.node.uid != change.uid or held.target is not None:
             return False
@@ -126,7 +126,7 @@ class Holdings:
         return True
 
     def abandon(self, name: str) -> None:
-        """Drop a failed write: the node is as the API server has it."""
+        """Drop the record of a failed write. The node keeps the state that the API server has."""
         held = self.nodes.get(name)
         if held is not None and held.target is not None:
             self._take(held)
@@ -179,7 +179,7 @@ class Holdings:
         return self._namespaces_of[team] > 0
 
     def uses(self, name: str) -> Iterable[PodUse]:
-        """Return the pods on a node that count."""
+        """Return the pods that make a node count as in use."""
         return self._uses.get(name, {}).values()
 
     def kept_by(self, name: str) -> Iterable[str]:

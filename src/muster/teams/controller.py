@@ -39,7 +39,7 @@ class TeamsController:
         broken_after_s, healthy_after_s: see `node_health.py`.
         writes_per_s: rate limit for writes of nodes.
         request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
-        handover: receives the nodes that change hands soon.
+        handover: receives the nodes that will change teams soon.
         informers: shared with other controllers of this process; by default it has its own.
         progress: marked at each plan.
         rng: source of jitter.

@@ -1,14 +1,13 @@
-"""Decides which nodes change hands. Pure: equal holdings give equal plans; after a plan the next one is empty.
+"""Decides which nodes change teams. Pure: equal holdings give equal plans. After a plan is executed, the next is empty.
 
 The rules:
 
 - Every node has one owner: a team, or the rest. Together they are the pool.
-- No more nodes change hands than the numbers require: a node goes directly from an owner with too many to one with
-  too few.
-- Idle nodes go first, then nodes with borrowers. A node under a running gang waits until the gang has ended, unless
-  the configuration says otherwise.
-- A broken node is exchanged for a healthy one of the rest. When it recovers, nothing moves, because its place is
-  taken. So a node that keeps breaking and recovering moves once, and no other node moves for it twice.
+- As few nodes as possible change teams. A node goes directly from an owner with too many nodes to one with too few.
+- Idle nodes go first, then nodes with borrowers. A node with a running gang changes teams after the gang has ended,
+  unless the configuration says otherwise.
+- A broken node is exchanged for a healthy node of the rest. When the broken node recovers, no node moves. So if a
+  node breaks again and again, it causes only one exchange.
 - A node that was labelled by hand keeps that owner.
 - Without a configuration, nodes keep their owners.
 """
@@ -81,7 +80,7 @@ class _Moves:
         self._since, self._by, self._busy = since, by, busy
 
     def make(self, changes: list[Change], leaving: set[str]) -> dict[str, int]:
-        """Add the changes and the nodes to vacate; return how many nodes each owner still waits for."""
+        """Add the changes, and the nodes that pods must leave. Return how many nodes each owner still waits for."""
         waiting: dict[str, int] = {}
         for health in (HEALTHY, BROKEN):
             missing: dict[str, int] = {}

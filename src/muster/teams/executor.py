@@ -29,7 +29,7 @@ class NodeWriter:
     """Writes changes to nodes.
 
     Attributes:
-        failing: nodes whose last write failed, by name; it is unknown when they change hands.
+        failing: nodes whose last write failed, by name. It is unknown when they will change teams.
 
     Args:
         client: the API server.

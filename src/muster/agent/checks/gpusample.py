@@ -1,8 +1,8 @@
 """Compares samples of a node's GPUs from any source, and finds problems in them. It does not read anything itself.
 
-What counts as a fault: NVML API Reference Guide (what is counted, what is pending) and NVIDIA's GPU memory error
-management guide (row remapping). Counters since the driver's start are only compared, not judged: so an agent that
-restarts does not report old errors again.
+The faults follow the NVML API Reference Guide (counters and pending actions) and NVIDIA's GPU memory error
+management guide (row remapping). Counters count from the driver's start. The check reports only their increase
+between two samples, so an agent that restarts does not report old errors again.
 """
 
 from __future__ import annotations

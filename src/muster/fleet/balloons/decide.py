@@ -16,13 +16,13 @@ from muster.fleet.balloons.snapshot import Amounts, Balloon, BalloonNode, Cap, N
 from muster.kube.objects.taints import find_untolerated_taint
 
 WAITS_S = 15.0
-"""If a balloon waits longer than this, the scheduler does not want to place it: a gang in its queue comes first."""
+"""If a balloon waits longer than this, the scheduler does not place it: a gang in its queue comes first."""
 TRY_AGAIN_S = 300.0
-"""After that, the pool has no more balloons than were placed, for this long."""
+"""How long the number of balloons of a pool is then limited to those that were placed."""
 
 
 def use_of(pool: BalloonPool, request: Amounts, node: BalloonNode) -> NodeUse | None:
-    """Return what the node means for the pool's balloons, which take `request` each; None if it is not of the pool."""
+    """Return whether the pool's balloons, which take `request` each, can use the node; None if it is not in the pool."""
     if any(node.labels.get(key) != value for key, value in pool.node_selector.items()):
         return None
     if not node.ready:

@@ -23,7 +23,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """Annotation of pods: a ReplicaSet that shrinks deletes pods of lower cost first (Kubernetes: ReplicaSet)."""
 GOES_FIRST = "-1000"
 GRACE_S = 1
-"""Not zero: otherwise the pod's object is gone while its process still holds the device (Kubernetes: forced
+"""Grace period. With 0 s, the pod's object would be gone while its process still uses the device (Kubernetes: forced
 deletion)."""
 
 _WAIT = "import signal as s; n = {s.SIGTERM, s.SIGINT}; s.pthread_sigmask(s.SIG_BLOCK, n); s.sigwait(n)"

@@ -1,4 +1,4 @@
-"""The controller of joins: holds new nodes back, and opens them to pods at a pace that the API server can take."""
+"""The controller of joins: taints new nodes, and opens them to pods at a pace that the API server can take."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class JoinController:
         self.pace = paces.start(self._bounds)
         """The pace of the current period."""
         self._reported: set[paces.Cause] = set()
-        """Causes of the current overload that have an Event already: each gets one."""
+        """Causes of the current overload for which an Event was sent. Each cause gets one Event."""
 
     @property
     def coming_max(self) -> int:

@@ -1,8 +1,8 @@
-"""Computes how many nodes to open per period: one more while the API server has room, half as many when it has not.
+"""Computes how many nodes to open in each period: one more if the API server has room, half if it is overloaded.
 
-This is additive increase, multiplicative decrease, as in TCP congestion control (RFC 5681). Joins use the capacity that
-other load leaves, and give way first. The pace is never below one node per period. So every node joins in the end, even
-if requests of other clients are refused all the time.
+This is additive increase, multiplicative decrease, as in TCP congestion control (RFC 5681). Joins use the capacity
+that other load leaves, and slow down first. The pace is never below one node per period. So every node joins in the
+end, even if requests of other clients are refused all the time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node as every part of the fleet sees it. A part adds the facts that only it knows in a struct of its own."""
+"""The model of a node that all parts of the fleet share. A part adds its own facts in a subclass."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from muster.kube.objects.node import Node, Taint
 
 
 class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Node object says, for a decision.
+    """The facts of a Node object that decisions use.
 
     Attributes:
-        uid: of the Node object.
-        boot_id: the current boot; "" if the kubelet has not said it.
-        ready: its kubelet reports Ready.
+        uid: UID of the Node object.
+        boot_id: ID of the current boot; "" if the kubelet has not reported it.
+        ready: whether its kubelet reports Ready.
         created_at: when the Node object was created, seconds since the epoch; 0 if unknown.
-        labels: all of them.
-        taints: all of them.
-        cordoned: `spec.unschedulable`.
-        leaving: the Node object is being deleted.
-        ignored: it has the label that opts out of health checks.
-        quarantined: it has the quarantine taint, from any writer.
+        labels: all labels.
+        taints: all taints.
+        cordoned: the value of `spec.unschedulable`.
+        leaving: whether the Node object is being deleted.
+        ignored: whether it has the label that opts out of health checks.
+        quarantined: whether it has the quarantine taint, from any writer.
     """
 
     name: str
@@ -46,7 +46,7 @@ N = TypeVar("N", bound=FleetNode)
 
 
 def read(kind: type[N], node: Node, **own: Any) -> N:
-    """Return the node as this kind of FleetNode, with the facts that only its part of the fleet knows."""
+    """Return the node as this subclass of FleetNode, with the additional facts `own`."""
     created, labels, info = node.metadata.creation_timestamp, node.metadata.labels, node.status.node_info
     return kind(
         name=node.name,
