@@ -22,7 +22,7 @@ TRY_AGAIN_S = 300.0
 
 
 def use_of(pool: BalloonPool, request: Amounts, node: BalloonNode) -> NodeUse | None:
-    """Return whether the pool's balloons, which take `request` each, can use the node; None if it is not in the pool."""
+    """Return whether the pool's balloons can use the node, each with `request`; None if it is not in the pool."""
     if any(node.labels.get(key) != value for key, value in pool.node_selector.items()):
         return None
     if not node.ready:

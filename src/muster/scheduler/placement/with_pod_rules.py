@@ -22,7 +22,7 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import NONE, Peers
 
 STARTS = 64
-"""Most starting domains for required affinity that are tried. Domains that waste the least room come first."""
+"""Maximum number of starting domains to try for required affinity. Domains that waste the least room come first."""
 Starts = dict[PodClass, dict[str, str]]
 
 
@@ -31,7 +31,7 @@ def arrange(
 ) -> dict[int, str] | Shortage:
     """Return slot -> node for all slots and take that room; or return the shortage and take nothing."""
     offers = {cls: candidates(ledger, matcher, cls, reserved, banned) for cls in groups}
-    for cls, slots in groups.items():  # the common shortage: too little room even without the rules
+    for cls, slots in groups.items():  # the most common case: there is too little room even without the rules
         if room_in(offers[cls]) < len(slots):
             return Shortage(cls, len(slots), room_in(offers[cls]))
     for cls, slots in groups.items():
@@ -62,7 +62,10 @@ def arrange(
 def _room(
     ledger: Ledger, matcher: Matcher, cls: PodClass, offer: Sequence[Candidate], need: int, groups: Groups
 ) -> int:
-    """Return how many pods of the class fit under its strictest rule; `need` if other classes may allow more."""
+    """Return how many pods of the class fit under its strictest rule.
+
+    Returns `need` if pods of other classes could allow more.
+    """
     asked = cls.relations or NONE
     if asked.near is not None and any(asked.near in other.matches for other in groups if other is not cls):
         return need
@@ -161,7 +164,7 @@ def _pass(
     reserved: Collection[int],
     banned: Collection[str],
 ) -> dict[int, str] | Shortage:
-    """Fill class after class; each class sees the pods placed before it."""
+    """Place one class after the other. The rules of a class also apply to pods that were placed before it."""
     chosen: dict[int, str] = {}
     members: dict[PodClass, list[str]] = {}
     banned = set(banned)
