@@ -219,7 +219,7 @@ def _make_room_in_order(draft: Draft) -> None:
             gang,
             groups,
             closed=() if stuck else draft.kept.kept_from(gang),
-            stuck=[other for other in later if may_take(draft.snapshot, gang, other, draft.now, draft.settings)],
+            stuck=[other for other in later if may_take(draft, gang, other)],
         )
         if made is not None:
             _take_over(draft, gang, made)

@@ -15,6 +15,7 @@ import msgspec
 from muster.scheduler.placement.matching import NO_VERDICTS, Matcher, Verdicts
 from muster.scheduler.placement.memo import NO_REFUSALS, KnownRefusals, Refusals
 from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.preemption.budget_needs import NO_BUDGET_NEEDS, BudgetNeeds, KnownBudgetNeeds
 from muster.scheduler.queue.backfill import NO_GAINS, Gains, KnownGains
 from muster.scheduler.snapshot import Snapshot
 
@@ -28,6 +29,7 @@ class Memo(msgspec.Struct, frozen=True):
         verdicts: which pod classes fit which node classes.
         gains: the room that the end of each gang frees.
         refusals: why gangs with rules about other pods do not fit: with the present pods, and without gangs.
+        budget_needs: evictions that gangs need of each disruption budget.
     """
 
     epoch: object = None
@@ -35,6 +37,7 @@ class Memo(msgspec.Struct, frozen=True):
     verdicts: Verdicts = NO_VERDICTS
     gains: KnownGains = NO_GAINS
     refusals: tuple[KnownRefusals, KnownRefusals] = (NO_REFUSALS, NO_REFUSALS)
+    budget_needs: KnownBudgetNeeds = NO_BUDGET_NEEDS
 
 
 EMPTY = Memo()
@@ -47,6 +50,7 @@ class Recalled:
     matcher: Matcher
     gains: Gains
     refusals: Refusals
+    budget_needs: BudgetNeeds
 
 
 def recall(snapshot: Snapshot, memo: Memo = EMPTY) -> Recalled:
@@ -54,7 +58,12 @@ def recall(snapshot: Snapshot, memo: Memo = EMPTY) -> Recalled:
     if memo.epoch is not snapshot.epoch:
         memo = EMPTY
     matcher = matcher_for(snapshot, memo)
-    return Recalled(matcher, Gains(snapshot, matcher, memo.gains), Refusals(snapshot, matcher, memo.refusals))
+    return Recalled(
+        matcher,
+        Gains(snapshot, matcher, memo.gains),
+        Refusals(snapshot, matcher, memo.refusals),
+        BudgetNeeds(snapshot.budgets, memo.budget_needs),
+    )
 
 
 def matcher_for(snapshot: Snapshot, memo: Memo = EMPTY) -> Matcher:
@@ -68,5 +77,10 @@ def matcher_for(snapshot: Snapshot, memo: Memo = EMPTY) -> Matcher:
 def remember(snapshot: Snapshot, recalled: Recalled) -> Memo:
     """Return the next memo. The working objects must not be used afterwards."""
     return Memo(
-        snapshot.epoch, snapshot.classes, recalled.matcher.verdicts, recalled.gains.known, recalled.refusals.known
+        snapshot.epoch,
+        snapshot.classes,
+        recalled.matcher.verdicts,
+        recalled.gains.known,
+        recalled.refusals.known,
+        recalled.budget_needs.known,
     )

@@ -108,9 +108,9 @@ class ClusterState:
         if self._classes.by_domain:
             self._table.sum_by(self._classes.by_domain)
             self._classes.by_domain.clear()
+        self.budgets.changed(self._dirty)
         for key in self._dirty:
             gang = self.gangs[key]
-            self.budgets.forget(key)
             self.foreign.seat(gang)
             self._holding.look_again(gang)
             end = self._queues.end_of(gang)
@@ -207,7 +207,7 @@ class ClusterState:
         else:
             was = _moving_parts(record)
             if self._classes.peers.set_pod(pod.uid, pod.namespace, pod.metadata.labels):
-                self.budgets.forget(record.gang)
+                self.budgets.changed([record.gang])
                 self._classify([pod.uid], now)
         if pod.spec.node_name:
             record.node, record.assumed = pod.spec.node_name, False
@@ -218,7 +218,7 @@ class ClusterState:
         ran = (record.started, record.ready)
         record.started, record.ready = pod.status.phase not in ("", "Pending"), pod.ready
         if ran != (record.started, record.ready):
-            self.budgets.forget(record.gang)
+            self.budgets.changed([record.gang])
         record.scale_up = pod.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED
         record.unschedulable = not record.node and is_unschedulable(pod)
         if record.unschedulable:

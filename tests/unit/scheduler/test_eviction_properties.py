@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import EvictMember, TellToLeave
+from muster.scheduler.preemption.budget_needs import NO_BUDGET_NEEDS, BudgetNeeds
 from tests.unit.scheduler.foreign import Foreign
 
 JOBS = ("red", "blue", "grey")
@@ -24,6 +25,7 @@ class Evictions(RuleBasedStateMachine):
         self.world = Foreign()
         self.world.add_nodes(*(f"n{number}" for number in range(sum(sizes) + 1)))
         self.made = 0
+        self.epoch: object = None
         self.sizes = dict(zip(JOBS, sizes, strict=True))
         for name, size in self.sizes.items():
             self.world.set_object("job", name, {"completionMode": "Indexed", "completions": size, "parallelism": size})
@@ -66,9 +68,21 @@ class Evictions(RuleBasedStateMachine):
             self.world.set_job(pod.metadata.labels.get("muster.dev/gang", ""), JobFacts(ended="Succeeded"))
             self.world.remove_pod(pod.name)
 
-    @rule(team=st.sampled_from(JOBS), allowed=st.integers(0, 3))
-    def budget(self, team: str, allowed: int) -> None:
-        self.world.set_budget(team, {"team": team}, allowed)
+    @rule(team=st.sampled_from(JOBS), allowed=st.integers(0, 3), name=st.sampled_from(["", "red"]))
+    def budget(self, team: str, allowed: int, name: str = "") -> None:
+        """A budget for the team's pods, which may be one that selected another team's before."""
+        self.world.set_budget(name or team, {"team": team}, allowed)
+
+    @rule(pod=st.integers(0, 8), team=st.sampled_from(JOBS), ready=st.booleans())
+    def change(self, pod: int, team: str, ready: bool) -> None:
+        """A pod of low priority belongs to another team's budget, or is not ready any more."""
+        names = sorted(pod.name for pod in self.world.pods.values() if not pod.name.startswith("high"))
+        if pod < len(names):
+            if ready:
+                labels = self.world.find(names[pod]).metadata.labels
+                self.world.relabel(names[pod], {**labels, "team": team})
+            else:
+                self.world.set_unready(names[pod])
 
     @rule(pods=st.sets(st.integers(0, 8), max_size=3), linger=st.booleans())
     def refuse(self, pods: set[int], linger: bool) -> None:
@@ -113,13 +127,31 @@ class Evictions(RuleBasedStateMachine):
             self.world.pods[uid].metadata.labels["team"] for uid, pod in gang.pods.items() if pod.node and pod.live
         ]
         for name, budget in self.world.budgets.items():
-            assert teams.count(name.removeprefix("default/")) <= budget.status.disruptions_allowed
+            selector = budget.spec.selector
+            assert selector is not None
+            assert teams.count(selector.match_labels["team"]) <= budget.status.disruptions_allowed, name
 
     @invariant()
     def no_node_has_two_pods(self) -> None:
         """A node is bound again only after the pods that leave it are gone."""
         nodes = [pod.spec.node_name for pod in self.world.pods.values() if pod.spec.node_name]
         assert len(nodes) == len(set(nodes)), sorted(nodes)
+
+    @invariant()
+    def never_another_plan_without_memo(self) -> None:
+        self.world.never_another_plan_without_memo()
+
+    @invariant()
+    def what_is_known_of_budgets_is_never_out_of_date(self) -> None:
+        """Asked of each gang after each step, the memo answers as if all pods were matched again."""
+        snapshot = self.world.state.snapshot(self.world.now)
+        if self.epoch is not snapshot.epoch:
+            self.epoch, self.known = snapshot.epoch, NO_BUDGET_NEEDS
+        carried, fresh = (BudgetNeeds(snapshot.budgets, known) for known in (self.known, NO_BUDGET_NEEDS))
+        for gang in snapshot.gangs.values():
+            answers = (carried.admit(gang), carried.refusal(gang), carried.of(gang))
+            assert answers == (fresh.admit(gang), fresh.refusal(gang), fresh.of(gang)), gang.key
+        self.known = carried.known
 
     def teardown(self) -> None:
         """When nothing is refused and no pod lingers, all settles, and no Placement is left halfway."""

@@ -35,6 +35,7 @@ from muster.scheduler.plan import (
     WritePlacement,
 )
 from muster.scheduler.state import ClusterState
+from tests.support.values import value_of
 
 GPU = "nvidia.com/gpu"
 START = 1_700_000_000.0
@@ -252,10 +253,12 @@ class World:
         return plan
 
     def never_another_plan_without_memo(self) -> None:
-        """A lost memo changes no plan."""
+        """A lost memo changes no plan, and no answer is kept in the snapshot."""
         snapshot = self.state.snapshot(self.now)
+        before = value_of(snapshot.budgets)
         carried = decide(snapshot, self.now, self.settings, self.memo)
         assert but_memo(carried) == but_memo(decide(snapshot, self.now, self.settings))
+        assert value_of(snapshot.budgets) == before
 
     def gang(self, name: str) -> Gang:
         found = self.state.snapshot().find("default", name)

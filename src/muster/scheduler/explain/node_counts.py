@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.memo import Recalled
 from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.ledger import Ledger, fits
-from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.rules import Rules, is_related
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import times_fits
@@ -34,7 +34,7 @@ class NodeCount(msgspec.Struct, frozen=True):
 
 def census(
     snapshot: Snapshot,
-    matcher: Matcher,
+    recalled: Recalled,
     cls: PodClass,
     *,
     reserved: Mapping[int, Gang],
@@ -47,6 +47,7 @@ def census(
     `beside` are nodes that the gang uses for other slots. A count of nodes in use has a detail: why their gang
     cannot be preempted for `gang`, or which team borrows the nodes.
     """
+    matcher = recalled.matcher
     counts: Counter[tuple[NodeWhy, str]] = Counter()
     holders: Counter[str] = Counter()
     lent: Counter[str] = Counter()
@@ -91,7 +92,7 @@ def census(
         held = snapshot.gangs[key] if key else None
         stays = None
         if held is not None and gang is not None and outranks(gang, held):
-            stays = why_it_stays(snapshot, held, now)
+            stays = why_it_stays(recalled.budget_needs, held, now)
         if stays is not None:
             counts[stays.why, f"{by}: {stays.detail}"] += count
         else:

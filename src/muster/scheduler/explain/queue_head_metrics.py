@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.scheduler.explain.node_counts import census
-from muster.scheduler.memo import matcher_for
+from muster.scheduler.memo import recall
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import Plan
 from muster.scheduler.reasons import Why
@@ -33,5 +33,5 @@ class HeadNodes:
             return
         cls = max(head.counts, key=lambda cls: (head.counts[cls], -cls.number))
         beside = head.nodes_beside(head.pending)
-        matcher = matcher_for(snapshot, plan.memo)
-        self._metrics.count_nodes(census(snapshot, matcher, cls, reserved={}, beside=beside, gang=head, now=now))
+        recalled = recall(snapshot, plan.memo)
+        self._metrics.count_nodes(census(snapshot, recalled, cls, reserved={}, beside=beside, gang=head, now=now))

@@ -19,7 +19,7 @@ from muster.scheduler.explain.node_counts import NodeCount, census
 from muster.scheduler.explain.what_if import Change, ChangeKind, changes, room
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.slots import review
-from muster.scheduler.memo import EMPTY, Memo, matcher_for
+from muster.scheduler.memo import EMPTY, Memo, recall
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import Groups, Shortage, choose
@@ -120,7 +120,8 @@ def explain(
     if reason is None:
         return Explanation(gang.full_name, False, "", _not_waiting(gang, supposed=supposed))
     position, queued = _position(snapshot, gang)
-    matcher = matcher_for(snapshot, memo)
+    recalled = recall(snapshot, memo)
+    matcher = recalled.matcher
     groups = _groups(snapshot, matcher, gang)
     if reason.why not in _ABOUT_NODES or not groups:
         return Explanation(
@@ -143,7 +144,7 @@ def explain(
         return Explanation(gang.full_name, False, "", text, need=need, have=have, position=position, queued=queued)
     head = snapshot.gangs.get(reason.head)
     kept = _kept_for(snapshot, matcher, head) if head is not None else {}
-    counts = census(snapshot, matcher, cls, reserved=kept, beside=beside, gang=gang, now=now)
+    counts = census(snapshot, recalled, cls, reserved=kept, beside=beside, gang=gang, now=now)
     options = changes(snapshot, matcher, gang, cls, need, have, beside) if have < need else ()
     whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
     headline, others = _headline(reason, need, have, whole, gang, options)

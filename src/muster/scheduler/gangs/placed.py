@@ -119,7 +119,7 @@ def _await_room(draft: Draft, gang: Gang) -> None:
     blocker = gang.blocker()
     if blocker is not None:
         waits(draft, gang, blocker)
-    look = vacating(draft.snapshot, draft.recalled.matcher, gang, draft.now, draft.settings, draft.leaving)
+    look = vacating(draft, gang)
     if blocker is None and not look.names and not look.hopeless:
         write(draft, gang, {}, reason="the nodes are free")
         return

@@ -13,6 +13,7 @@ from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.gangs.placements import TRAINING_JOB, is_leaving
 from muster.scheduler.gangs.priority import Rank
 from muster.scheduler.plan import EvictMember, TryEviction
+from muster.scheduler.preemption.budget_needs import BudgetNeeds
 from muster.scheduler.reasons import NodeReason, NodeWhy
 from muster.scheduler.snapshot import Snapshot
 
@@ -33,22 +34,22 @@ def to_evict(gang: Gang) -> list[PodRecord]:
     return sorted((pod for pod in gang.pods.values() if pod.counted_on and pod.live), key=lambda pod: pod.name)
 
 
-def why_it_stays(snapshot: Snapshot, gang: Gang, now: float) -> NodeReason | None:
+def why_it_stays(needs: BudgetNeeds, gang: Gang, now: float) -> NodeReason | None:
     """Return why the gang may not be evicted now; None if it may, or if it leaves in another way."""
     if not by_eviction(gang):
         return None
     tried = gang.tried
     if tried is not None and tried.refused and now < tried.until:
         return NodeReason(NodeWhy.EVICTION_REFUSED, tried.refused)
-    return snapshot.budgets.refusal(gang)
+    return needs.refusal(gang)
 
 
-def may_go(snapshot: Snapshot, gang: Gang, now: float) -> bool:
+def may_go(needs: BudgetNeeds, gang: Gang, now: float) -> bool:
     """Return whether the gang may be evicted, if eviction applies; cheaper than `why_it_stays`."""
     if not by_eviction(gang):
         return True
     tried = gang.tried
-    return not (tried is not None and tried.refused and now < tried.until) and snapshot.budgets.admit(gang)
+    return not (tried is not None and tried.refused and now < tried.until) and needs.admit(gang)
 
 
 def is_tried(gang: Gang, now: float) -> bool:
@@ -71,15 +72,17 @@ class Spending:
 
     Args:
         snapshot: the cluster.
+        needs: evictions that gangs need of each budget.
         gangs: candidates for eviction.
         leaving: keys of gangs that this plan asks to leave.
     """
 
-    def __init__(self, snapshot: Snapshot, gangs: Sequence[Gang], leaving: Collection[str] = ()) -> None:
-        self._budgets = snapshot.budgets
+    def __init__(
+        self, snapshot: Snapshot, needs: BudgetNeeds, gangs: Sequence[Gang], leaving: Collection[str] = ()
+    ) -> None:
+        self._allowed = needs.allowed
         self._needs = [
-            self._budgets.needs(gang) if by_eviction(gang) and not is_leaving(gang) else Counter[str]()
-            for gang in gangs
+            needs.of(gang) if by_eviction(gang) and not is_leaving(gang) else Counter[str]() for gang in gangs
         ]
         self._spent: Counter[str] = Counter()
         if any(self._needs):
@@ -87,7 +90,7 @@ class Spending:
             others |= {key: snapshot.gangs[key] for key in leaving if key in snapshot.gangs}
             for gang in others.values():
                 if by_eviction(gang):
-                    self._spent += self._budgets.needs(gang)
+                    self._spent += needs.of(gang)
 
     def clash(self, gone: frozenset[int]) -> frozenset[int]:
         """Return the indexes of gangs that share a budget which does not allow them all; empty if all may go."""
@@ -96,6 +99,6 @@ class Spending:
             for key in self._needs[at]:
                 sharing.setdefault(key, []).append(at)
         for key, places in sorted(sharing.items()):
-            if self._budgets.short({key: self._spent[key] + sum(self._needs[at][key] for at in places)}) is not None:
+            if self._spent[key] + sum(self._needs[at][key] for at in places) > self._allowed(key):
                 return frozenset(places)
         return frozenset()

@@ -130,7 +130,7 @@ def _choose(
         )
         for at, other in enumerate(may)
     ]
-    spending = Spending(draft.snapshot, may, draft.leaving)
+    spending = Spending(draft.snapshot, draft.recalled.budget_needs, may, draft.leaving)
     chosen = {victim.key for victim in cheapest(victims, room.fits, clash=spending.clash)}
     if not chosen:
         return None
@@ -161,7 +161,7 @@ def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
         if is_leaving(other):
             if not is_overdue(other, draft.now, draft.settings):
                 yield other
-        elif may_go(draft.snapshot, other, draft.now):
+        elif may_go(draft.recalled.budget_needs, other, draft.now):
             yield other
 
 

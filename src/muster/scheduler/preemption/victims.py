@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
 from muster.kube.objects.resources import plus
+from muster.scheduler.draft import Draft
 from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.gangs.placements import is_leaving, is_open
 from muster.scheduler.gangs.priority import Rank
 from muster.scheduler.gangs.slots import unusable
 from muster.scheduler.nodes.node_record import NodeRecord
-from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import CORE
@@ -71,18 +71,19 @@ def continues_without(gang: Gang, lost: int) -> bool:
     return gang.wanted - lost >= gang.job.fewest
 
 
-def may_take(snapshot: Snapshot, gang: Gang, other: Gang, now: float, settings: Settings, node: str = "") -> bool:
+def may_take(draft: Draft, gang: Gang, other: Gang, node: str = "") -> bool:
     """Return whether `gang` may preempt `other`, on this node if one is named.
 
     It may if it outranks `other`, or if `other` borrows the node from its team. If both lost nodes and wait for
     others, the later one yields, because otherwise neither would ever run.
     """
-    if other.writing or other.binding or not may_go(snapshot, other, now):
+    if other.writing or other.binding or not may_go(draft.recalled.budget_needs, other, draft.now):
         return False
-    if (outranks(gang, other) or is_lent(snapshot, gang, other, node)) and may_leave(other, settings.bind_deadline_s):
+    comes_first = outranks(gang, other) or is_lent(draft.snapshot, gang, other, node)
+    if comes_first and may_leave(other, draft.settings.bind_deadline_s):
         return True
     broken = gang.placement is not None and any(member.node for member in gang.current.values())
-    return broken and other.order > gang.order and is_stuck(other, settings)
+    return broken and other.order > gang.order and is_stuck(other, draft.settings)
 
 
 def leaves_by(gang: Gang, settings: Settings) -> float:
@@ -166,15 +167,9 @@ class Vacating(msgspec.Struct, frozen=True):
     hopeless: bool
 
 
-def vacating(
-    snapshot: Snapshot,
-    matcher: Matcher,
-    gang: Gang,
-    now: float,
-    settings: Settings,
-    notified: Collection[str] = (),
-) -> Vacating:
-    """Check the nodes of all slots of the gang that need binding. `notified` are gangs that this plan asks to leave."""
+def vacating(draft: Draft, gang: Gang) -> Vacating:
+    """Check the nodes of all slots of the gang that need binding."""
+    snapshot, matcher, notified = draft.snapshot, draft.recalled.matcher, draft.leaving
     tell: dict[str, Gang] = {}
     remove: dict[str, Gang] = {}
     names: dict[str, None] = {}
@@ -194,7 +189,7 @@ def vacating(
         if not _short(free, member.cls):
             continue
         others = [snapshot.gangs[key] for key in staying]
-        asked = [other for other in others if may_take(snapshot, gang, other, now, settings, node.name)]
+        asked = [other for other in others if may_take(draft, gang, other, node.name)]
         asked.sort(key=lambda other: (other.traits.rank, other.priority, other.key))
         if _short(_given_back(snapshot, node, {other.key for other in asked}, free), member.cls):
             hopeless = hopeless or not any(snapshot.gangs[key].writing for key in staying)
@@ -206,7 +201,7 @@ def vacating(
         for other in asked:
             (remove if other.single and other.placement is None else tell)[other.key] = other
     asked = [other for other in (*tell.values(), *remove.values()) if other.key not in notified]
-    if Spending(snapshot, asked, notified).clash(frozenset(range(len(asked)))):
+    if Spending(snapshot, draft.recalled.budget_needs, asked, notified).clash(frozenset(range(len(asked)))):
         return Vacating((), (), tuple(sorted(names)), hopeless=True)
     return Vacating(tuple(tell.values()), tuple(remove.values()), tuple(sorted(names)), hopeless)
 
