@@ -61,11 +61,11 @@ class RemediationRequest(KubeStruct, kw_only=True):
             "after a passed test."
         ),
     ]
-    by: Annotated[str, Meta(min_length=1, max_length=128, description="Who asked.")]
+    by: Annotated[str, Meta(min_length=1, max_length=128, description="User name of the operator.")]
     time: Annotated[
         datetime, Meta(description="When the request was made. A test that ended earlier does not release the node.")
     ]
-    reason: Annotated[str, Meta(min_length=1, max_length=512, description="What for.")]
+    reason: Annotated[str, Meta(min_length=1, max_length=512, description="Reason for the request.")]
 
 
 class NodeRemediationSpec(KubeStruct, kw_only=True):
@@ -164,7 +164,7 @@ class NodeRemediationStatus(KubeStruct):
     ] = None
     pool: Annotated[
         str | None,
-        Meta(description="Pool of the node when the rung was entered: breakers count it there after it is gone."),
+        Meta(description="Pool of the node when the rung was entered. Breakers count the node there if it is deleted."),
     ] = None
     test_level: Annotated[
         int | None, Meta(description="Level of the test that the node must pass to return to use; 0: the usual level.")

@@ -49,14 +49,16 @@ class PlacementSpec(KubeStruct):
         ),
     ]
     gang_uid: Annotated[str, Meta(description="UID of the object that owns the gang.")] = field(name="gangUID")
-    size: Annotated[int, Meta(ge=1, description="Number of members, without those that may join later.")]
+    size: Annotated[
+        int, Meta(ge=1, description="Number of members. In an elastic gang, pods that may join later do not count.")
+    ]
     attempt: Annotated[int, Meta(ge=0, description="Revision of the plan; increases by one at each change.")] = 0
     slots: Annotated[tuple[PlacedSlot, ...], Meta(description="The node of each placed slot, in order of slots.")] = ()
     given_up: Annotated[
         tuple[GivenUpSlot, ...],
         Meta(
-            description="Slots that the gang does not wait for. Their pods join again if nodes are free that no gang "
-            "waits for."
+            description="Slots without which the gang continues. If there are free nodes later, the scheduler places "
+            "pods of these slots again."
         ),
     ] = ()
     bind_deadline: Annotated[

@@ -22,7 +22,7 @@ class SlotRange(KubeStruct):
 class HandedCheckpoint(KubeStruct):
     """The checkpoint from which an attempt began."""
 
-    path: Annotated[str, Meta(description="Where it lies.")]
+    path: Annotated[str, Meta(description="Path or URL of the checkpoint.")]
     step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
 
 

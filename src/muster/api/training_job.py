@@ -158,8 +158,8 @@ class StallSpec(KubeStruct):
         Meta(
             ge=1,
             le=10**9,
-            description="An attempt that has reported a step is stalled if it then reports nothing for this long, and "
-            "for stepTimes times the usual time of a step.",
+            description="Shortest time without a report after which an attempt is stalled. The limit is this time or "
+            "stepTimes times the median time of a step, whichever is longer. It applies after the first step.",
         ),
     ] = 300
     step_times: Annotated[
@@ -239,7 +239,7 @@ class TrainingJobSpec(KubeStruct):
         str, Meta(description="Image of the worker container; it must contain python3 (3.8 or newer).")
     ] = ""
     command: Annotated[tuple[str, ...], Meta(description="The program that each rank runs.")] = ()
-    args: Annotated[tuple[str, ...], Meta(description="Its arguments.")] = ()
+    args: Annotated[tuple[str, ...], Meta(description="Arguments of the program.")] = ()
     env: Annotated[tuple[EnvVar, ...], Meta(description="Environment of the worker container.")] = ()
     working_dir: Annotated[
         str, Meta(description="Working directory of the program. If absent, the folder of the code.")
@@ -276,7 +276,9 @@ class TrainingJobSpec(KubeStruct):
     backoff_limit: Annotated[
         int,
         Meta(
-            ge=0, le=1000, description="Most restarts after faults of the program. The next such fault fails the job."
+            ge=0,
+            le=1000,
+            description="Maximum number of restarts after faults of the program. The next such fault fails the job.",
         ),
     ] = 3
     infrastructure_limit: Annotated[
@@ -284,12 +286,17 @@ class TrainingJobSpec(KubeStruct):
         Meta(
             ge=0,
             le=100_000,
-            description="Most restarts after faults of the infrastructure. The next such fault fails the job.",
+            description="Maximum number of restarts after faults of the infrastructure. The next such fault fails "
+            "the job.",
         ),
     ] = 50
     unknown_limit: Annotated[
         int,
-        Meta(ge=0, le=1000, description="Most restarts after unexplained faults. The next such fault fails the job."),
+        Meta(
+            ge=0,
+            le=1000,
+            description="Maximum number of restarts after unexplained faults. The next such fault fails the job.",
+        ),
     ] = 5
     checkpoint: Annotated[CheckpointSpec | None, Meta(description="Where checkpoints are kept.")] = None
     time_limit_seconds: (
@@ -325,9 +332,9 @@ class TrainingJobSpec(KubeStruct):
         NoSpare,
         Meta(
             description="What happens if the job loses a node and no other node is free. Wait: the job keeps its "
-            "healthy nodes and waits for another one. (It gives them up only for an earlier job that lost "
-            "nodes too.) Shrink: it continues without the node while minReplicas nodes are left. "
-            "Requeue: it gives all nodes back and waits in the queue."
+            "healthy nodes and waits for another one. (If an earlier job in the queue lost nodes too, the job may have "
+            "to give its nodes to that job.) Shrink: the job continues without the node, if at least minReplicas "
+            "nodes are left. Requeue: the job gives all nodes back and waits in the queue."
         ),
     ] = "Wait"
     min_replicas: (
@@ -336,8 +343,8 @@ class TrainingJobSpec(KubeStruct):
             Meta(
                 ge=1,
                 le=NODES_PER_GANG_MAX,
-                description="With noSpare: Shrink, the fewest nodes with which the job continues. With fewer, it "
-                "waits. "
+                description="With noSpare: Shrink, the smallest number of nodes with which the job continues. With "
+                "fewer nodes, it waits. "
                 f"At most {LEFT_OUT_MAX} fewer than replicas. The first start always needs all replicas.",
             ),
         ]

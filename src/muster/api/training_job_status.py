@@ -47,7 +47,7 @@ class Restarts(KubeStruct):
         ),
     ] = 0
     unknown: Annotated[int, Meta(description="Restarts after unexplained faults; spec.unknownLimit limits them.")] = 0
-    total: Annotated[int, Meta(description="All of them.")] = 0
+    total: Annotated[int, Meta(description="Sum of the three numbers.")] = 0
 
 
 class Backoff(KubeStruct):
@@ -110,7 +110,7 @@ class Stall(KubeStruct):
     slot: Annotated[int, Meta(description="The slot that message names; the first one if it names several.")] = 0
     limit_seconds: Annotated[float, Meta(description="The limit for a step, from spec.stall.")] = 0.0
     suspicion: Annotated[str, Meta(description="Ranks that do not run, or the last lines of a traceback.")] = ""
-    message: Annotated[str, Meta(description="The same with how long there was no step, for people.")] = ""
+    message: Annotated[str, Meta(description="The stall as text: how long there was no step, and the suspicion.")] = ""
 
 
 class RankState(KubeStruct):
@@ -125,8 +125,8 @@ class RankState(KubeStruct):
 class CheckpointStatus(KubeStruct):
     """The newest checkpoint that was reported complete."""
 
-    path: Annotated[str, Meta(description="Where it lies.")]
-    step: Annotated[int, Meta(description="The step it holds.")] = 0
+    path: Annotated[str, Meta(description="Path or URL of the checkpoint.")]
+    step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
     attempt: Annotated[int, Meta(description="The attempt that wrote the checkpoint.")] = 0
     time: Annotated[datetime | None, Meta(description="When the checkpoint was reported.")] = None
 
@@ -137,14 +137,14 @@ class CheckpointSource(KubeStruct):
     job: Annotated[str, Meta(description="The job that wrote the checkpoint, if known.")] = ""
     uid: Annotated[str, Meta(description="UID of that job.")] = ""
     path: Annotated[str, Meta(description="Path of the checkpoint. Empty until a node has searched for it.")] = ""
-    step: Annotated[int, Meta(description="The step it holds.")] = 0
+    step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
 
 
 class Timeline(KubeStruct):
     """Times of a fault and of each stage until useful work continued."""
 
-    fault: Annotated[datetime | None, Meta(description="It happened.")] = None
-    detected: Annotated[datetime | None, Meta(description="The controller knew.")] = None
+    fault: Annotated[datetime | None, Meta(description="When the fault happened.")] = None
+    detected: Annotated[datetime | None, Meta(description="When the controller detected the fault.")] = None
     stopped: Annotated[datetime | None, Meta(description="When all healthy ranks had stopped.")] = None
     backoff: Annotated[
         datetime | None, Meta(description="When the pause after repeated faults of the program ended.")
