@@ -71,10 +71,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         silent_since: when its last poll ended without a new one; None while one is open.
         cut: that poll ended because the connection broke.
         looking: it has not reported yet which checkpoints it sees.
-        looked: for each path it was asked for, whether it exists; None for a path that cannot be judged. None as a
-        whole
-            until reported.
-        found: the job's own newest confirmed checkpoint on disk; else the one that spec.checkpoint.from names.
+        looked: for each requested path, whether it exists, or None if that is unknown. The whole field is None until
+            the supervisor has reported it.
+        found: the newest confirmed checkpoint in the job's own folder; otherwise the one of spec.checkpoint.from.
         others: if nothing was found, the newest checkpoints of other jobs below spec.checkpoint.path.
     """
 

@@ -1,10 +1,10 @@
 """Chooses the checkpoint an attempt starts from: the newest confirmed one that the nodes still see.
 
-The job's status lists the newest confirmed checkpoints. While an attempt is prepared, every supervisor checks which of
-them exist, and reports that before it counts as joined. A checkpoint counts as gone if every node of the attempt
-reports it missing. A URL, a folder that does not answer, or a supervisor of an earlier version gives no answer; the
-checkpoint then counts as present. The choice is written together with phase Running, so all ranks and a new leader use
-the same.
+The job's status lists the newest confirmed checkpoints. While an attempt is prepared, every supervisor checks which
+of them exist, and reports that before it counts as joined. A checkpoint counts as gone if every node of the attempt
+reports it missing. If there is no clear answer (a URL, a folder that does not answer, or a supervisor of an earlier
+version), the checkpoint counts as present. The choice is written together with phase Running, so all ranks and a
+new leader use the same.
 """
 
 from __future__ import annotations

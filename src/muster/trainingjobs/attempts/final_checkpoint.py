@@ -5,8 +5,8 @@ If a job keeps checkpoints, Muster asks the ranks that report through the SDK:
 - when the job is suspended or preempted;
 - before the job's time limit.
 
-Muster stops them when a checkpoint is recorded, or when that part of the grace period has passed. Until then the
-supervisor of a pod that is being deleted keeps its ranks running.
+Muster stops the ranks when a checkpoint is recorded, or when that part of the grace period has passed. Until then,
+the supervisor of a pod that is being deleted keeps its ranks running.
 """
 
 from __future__ import annotations

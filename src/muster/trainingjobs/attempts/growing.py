@@ -1,10 +1,10 @@
 """Returns missing slots to a job that runs without some of its nodes (noSpare: Shrink).
 
-The job does not wait for these slots. While it has checkpoints, each missing slot keeps a pod, and the scheduler gives
-these pods nodes that no other gang waits for. When such pods are ready, Muster asks the ranks for a checkpoint, and the
-next attempt continues from it with more nodes. No budget is charged. A job without a known checkpoint would lose all
-its work in such a restart. So its pods for missing slots are deleted, and it asks for all its nodes at its next
-restart.
+The job does not wait for these slots. If the job has checkpoints, the controller keeps a pod for each missing slot,
+and the scheduler places these pods on nodes that no other gang waits for. When such pods are ready, Muster requests
+a checkpoint from the ranks, and the next attempt continues from it with more nodes. No budget is charged. A job
+without a checkpoint would lose all its work in such a restart. So the controller deletes its pods for missing
+slots, and creates pods for all slots at its next restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.trainingjobs.status import builder
 
 
 def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Evidence], clock: Clock) -> list[Action]:
-    """Keep one pod for each missing slot if the job has checkpoints; else delete these pods."""
+    """Keep one pod for each missing slot if the job has checkpoints; otherwise delete these pods."""
     status = snapshot.job.status
     if status.last_checkpoint is None:
         return [_delete(snapshot, slot) for slot in outside if _stays(slot)]

@@ -1,11 +1,12 @@
 """Recovers jobs whose status contradicts existing objects, for example after a manual edit: begins a new attempt.
 
 No budget is charged. The status may be wrong in two ways:
-- pods, supervisors or the rest of the status know a later attempt than `status.attempt`;
+
+- pods, supervisors or other fields of the status name a later attempt than `status.attempt`;
 - ranks began although the phase says that they did not.
 
-Waiting would never end, because supervisors ignore an attempt with an older number. So the next attempt gets a number
-above all known ones.
+Supervisors ignore an attempt with an older number. So the next attempt gets a number that is larger than all known
+numbers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The parent of a container's main process: a program of its own, standard library only, that leaves nothing behind.
+"""The shim: a separate program that is the parent of a container's main process, and leaves no process behind.
 
-It is a child subreaper, so whatever the container starts stays below it (double forks and new sessions included). It
-ends all of that when the main process ends, when the kubelet asks, or when the kubelet is gone.
+The shim uses only the standard library. It is a child subreaper, so every process of the container stays its
+descendant, even after double forks and in new sessions. It kills all its descendants when the main process ends,
+when the kubelet requests it, or when the kubelet is gone.
 
-It uses JSON lines. The first line of stdin is what to run; later ones are `{"signal": N}` (to the main process) or
-`{"kill": true}` (to everything). stdout gets `{"started": PID}` or `{"startError": TEXT}`, then `{"exited": {"code",
-"signal", "time"}}`. The end of stdin means that the kubelet died.
+Shim and kubelet exchange JSON lines. The first line of stdin describes the process to run. Later lines are
+`{"signal": N}` (for the main process) or `{"kill": true}` (for all processes). stdout gets `{"started": PID}` or
+`{"startError": TEXT}`, then `{"exited": {"code", "signal", "time"}}`. The end of stdin means that the kubelet died.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _EXIT_START_ERROR = 128  # what containerd reports for a container that could no
 
 
 def process_table() -> dict[int, tuple[int, int]]:
-    """Every process of this machine: pid -> (parent's pid, start time in clock ticks), from /proc/PID/stat."""
+    """Return all processes of this machine: pid -> (parent's pid, start time in clock ticks), from /proc/PID/stat."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -48,7 +49,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def descendants(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
-    """The processes below `roots`, without them."""
+    """Return the descendants of `roots`, without the roots themselves."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -63,7 +64,7 @@ def descendants(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
 
 
 def kill_process(pid: int, started: int) -> None:
-    """SIGKILL for the process that had this pid at that start time, and for no later one with the same pid."""
+    """Send SIGKILL to the process with this pid and start time, but not to a later process with the same pid."""
     with contextlib.suppress(ProcessLookupError, OSError):
         handle = os.pidfd_open(pid)
         try:
@@ -75,10 +76,10 @@ def kill_process(pid: int, started: int) -> None:
 
 
 def rotated_logs(log: str) -> list[str]:
-    """The rotated files of a log, oldest first: `N.log.YYYYmmdd-HHMMSS`, with `.gz` where it is compressed.
+    """Return the rotated files of a log, oldest first: `N.log.YYYYmmdd-HHMMSS`, with `.gz` if it is compressed.
 
-    The names are those of the kubelet (kubernetes, pkg/kubelet/logs). If several files are rotated within a second,
-    the later ones have a fraction of it: `N.log.YYYYmmdd-HHMMSS.ffffff`.
+    The names are the same as with a real kubelet (kubernetes, pkg/kubelet/logs). If several files are rotated
+    within a second, the names of the later ones also have a fraction of the second: `N.log.YYYYmmdd-HHMMSS.ffffff`.
     """
     folder, name = os.path.split(log)
     try:
@@ -89,11 +90,11 @@ def rotated_logs(log: str) -> list[str]:
 
 
 class LogFile:
-    """A container's log on disk: bounded by rotation; a failure of the disk does not end its writer.
+    """A container's log on disk. Rotation limits its size, and an error of the disk does not end the writer.
 
-    When the file reaches `max_bytes` it is renamed, and the oldest of more than `max_files` files is removed. If it
-    cannot be renamed, it is emptied: the bound holds in any case. Lines that cannot be written are dropped; a line
-    reports how many, once the disk takes lines again.
+    When the file reaches `max_bytes`, it is renamed. If there are more than `max_files` files, the oldest is
+    removed. If the file cannot be renamed, it is emptied, so its size stays limited. Lines that cannot be written
+    are dropped. When the disk works again, a line reports how much was dropped.
     """
 
     def __init__(self, path: str, max_bytes: int, max_files: int) -> None:
@@ -107,7 +108,10 @@ class LogFile:
         self._size = os.fstat(self._file).st_size
 
     def append(self, stream: bytes, lines: list[tuple[bytes, bytes]]) -> None:
-        """Write lines (text, and F for a whole line or P for a part), each with the time and its stream."""
+        """Write lines with the time and the name of the stream.
+
+        Each line has a text, and F (whole line) or P (part).
+        """
         head = _stamp() + b" " + stream + b" "
         if self._lost_bytes:
             lost = f"--- muster: {self._lost_bytes} bytes of output were lost: {self._lost_why}\n"
@@ -127,7 +131,7 @@ class LogFile:
         self._write_or_count(b"".join(batch))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
     def _open(self) -> int:
@@ -138,14 +142,14 @@ class LogFile:
             self._lost_bytes += len(data)
 
     def _write(self, data: bytes) -> bool:
-        """Append all of `data` or nothing of it; returns which."""
+        """Append all of `data` or nothing. Returns whether it was written."""
         rest = data
         try:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)  # half a record must not spoil the next one
+                os.ftruncate(self._file, self._size)  # otherwise a partly written record would damage the next one
             self._lost_why = error.strerror or str(error)
             return False
         self._size += len(data)
@@ -174,7 +178,7 @@ class LogFile:
                 os.unlink(path)
 
     def _rotated_name(self) -> str:
-        """A name that sorts after all earlier ones, whatever the clock does."""
+        """Return a name that sorts after all earlier names, even if the clock was set back."""
         second = 1_000_000
         now_us = time.time_ns() // 1000
         if now_us // second > self._rotated_us // second:
@@ -187,7 +191,10 @@ class LogFile:
 
 
 class LineLog:
-    """Appends what a stream carries to a log, a line each: time, stream, F (whole) or P (part), text."""
+    """Appends the output of a stream to a log.
+
+    Each line has the time, the stream, F (whole) or P (part), and the text.
+    """
 
     def __init__(self, file: LogFile, stream: str) -> None:
         self._file = file
@@ -195,7 +202,7 @@ class LineLog:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what was read; a line without its end waits for more, up to 16 KiB."""
+        """Write the lines that were read. A line without its end waits for the rest, up to 16 KiB."""
         *lines, rest = (self._rest + data).split(b"\n")
         whole = [(line, b"F") for line in lines]
         if len(rest) > _PART_BYTES:
@@ -206,7 +213,7 @@ class LineLog:
         self._rest = rest
 
     def close(self) -> None:
-        """Write the last line where it had no end."""
+        """Write the last line if it has no end."""
         if self._rest:
             self._file.append(self._stream, [(self._rest, b"P")])
             self._rest = b""
@@ -218,7 +225,7 @@ def _stamp() -> bytes:
 
 
 class Shim:
-    """Runs one main process as `spec` says; see process.py for the fields."""
+    """Runs one main process. process.py describes the fields of `spec`."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._spec = spec
@@ -230,7 +237,7 @@ class Shim:
         self._main = 0
 
     def run(self) -> None:
-        """Start the main process, wait for its end, end what it left, and say how it ended."""
+        """Start the main process, wait for its end, kill its leftover processes, and report how it ended."""
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != self._spec["parent"]:
@@ -271,7 +278,7 @@ class Shim:
         os.close(handle)
 
     def _start(self) -> None:
-        """Fork and execute; raises OSError with the reason where the program cannot be run."""
+        """Fork and execute the program. Raises OSError with the reason if it cannot be run."""
         stdio, readers = self._stdio()
         error_read, error_write = os.pipe2(os.O_CLOEXEC)
         shim = os.getpid()
@@ -298,7 +305,7 @@ class Shim:
             self._selector.register(handle, selectors.EVENT_READ)
 
     def _stdio(self) -> tuple[list[int], list[tuple[int, LineLog]]]:
-        """The main process's three files, and what we read of it."""
+        """Return the three standard files of the main process, and the files from which the shim reads its output."""
         if self._spec.get("stdio"):
             return list(self._spec["stdio"]), []
         log = LogFile(self._spec["log"], self._spec["log_max_bytes"], self._spec["log_max_files"])
@@ -323,7 +330,7 @@ class Shim:
             os.dup2(handle, target)
         for handle in set(stdio):
             if handle > 2:
-                os.close(handle)  # what else is open closes by itself at exec
+                os.close(handle)  # all other open files are closed at exec
         if spec.get("tty"):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.chdir(spec["cwd"])
@@ -342,9 +349,9 @@ class Shim:
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
 
     def _wait(self, wake: int) -> int:
-        """The main process's wait status, once it ended; forwards signals and output meanwhile."""
+        """Wait for the end of the main process, and return its wait status. Until then, forward signals and output."""
         while True:
-            while True:  # everything that ended, our main process or what it left to us
+            while True:  # reap all processes that have ended: the main process, or processes that it left to the shim
                 try:
                     pid, status = os.waitpid(-1, os.WNOHANG)
                 except ChildProcessError:
@@ -380,16 +387,16 @@ class Shim:
                 self._kill_everything()
             elif request.get("signal"):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._main, request["signal"])  # not reaped yet, so the pid is still its own
+                    os.kill(self._main, request["signal"])  # it is not reaped yet, so no other process has its pid
 
     def _read_output(self, handle: int) -> bool:
-        """Take one chunk; False at the end of the stream, or where there is nothing to read now."""
+        """Read one chunk. Returns False at the end of the stream, or if there is nothing to read now."""
         try:
             data = os.read(handle, _CHUNK_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno != errno.EIO:  # how the last close of a terminal reads
+            if error.errno != errno.EIO:  # reading a terminal fails with EIO after its last close
                 raise
             data = b""
         if data:
@@ -405,7 +412,7 @@ class Shim:
             os.kill(self._main, signal.SIGKILL)
 
     def _kill_descendants(self) -> None:
-        """SIGKILL until nothing is below us."""
+        """Send SIGKILL until the shim has no descendants."""
         deadline = time.monotonic() + _KILL_DEADLINE_S
         while time.monotonic() < deadline:
             table = process_table()
@@ -420,7 +427,7 @@ class Shim:
             time.sleep(0.002)
 
     def _drain(self) -> None:
-        """Read what is left of the output; every writer is gone, so this ends."""
+        """Read the rest of the output. This ends, because all writers are gone."""
         deadline = time.monotonic() + _DRAIN_DEADLINE_S
         while self._streams and time.monotonic() < deadline:
             for handle in list(self._streams):
