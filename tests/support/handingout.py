@@ -46,7 +46,7 @@ LONG = {
 
 REAL = "[real]"
 """The end of the name of a unit whose tests run on the shared real control plane of their process."""
-REAL_PROCESSES = 2
+REAL_PROCESSES = 1
 """How many processes run such units first: each real control plane takes CPU as long as its process lives."""
 _ON_REAL = re.compile(r"\[(?:[^\[\]]*-)?real(?:-[^\[\]]*)?\]$")
 

@@ -16,6 +16,7 @@ from muster.kube.errors import ApiError
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from tests.scenarios.agent.conftest import XID, Agents, account_of_agents
+from tests.support.anyserver import BY_AGENT
 from tests.support.apiserver import EmbeddedServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until
@@ -97,6 +98,7 @@ async def test_an_agent_that_is_killed_and_started_again_says_nothing_twice(agen
     assert [(f.check, f.component, f.code, f.count, f.first_time) for f in after.findings if f.code != "63"] == known
 
 
+@BY_AGENT
 async def test_a_flood_is_one_finding_with_its_number_and_hides_nothing(agents: Agents) -> None:
     machine = await agents.machine()
     machine.say(*[XID] * (FLOOD // 2), LINK, *[XID] * (FLOOD // 2), ROWS)
@@ -107,6 +109,7 @@ async def test_a_flood_is_one_finding_with_its_number_and_hides_nothing(agents: 
     assert agent.page("/healthz") == "ok\n"
 
 
+@BY_AGENT
 async def test_the_log_is_followed_through_rotation(agents: Agents) -> None:
     machine = await agents.machine()
     machine.say(XID)
@@ -120,6 +123,7 @@ async def test_the_log_is_followed_through_rotation(agents: Agents) -> None:
     assert [(each.code, each.count) for each in health.findings] == [("79", 3), ("63", 1)]
 
 
+@BY_AGENT
 async def test_a_log_that_is_not_there_is_said_and_read_once_it_is(agents: Agents) -> None:
     machine = await agents.machine()
     machine.log.unlink()
@@ -129,6 +133,7 @@ async def test_a_log_that_is_not_there_is_said_and_read_once_it_is(agents: Agent
     await agents.until_found(machine.node, "xid", "79")
 
 
+@BY_AGENT
 async def test_checks_that_hang_raise_leave_or_lie_are_findings_and_stop_no_other(agents: Agents) -> None:
     machine = await agents.machine()
     ill = ("hangs", "raises", "leaves", "lies")
@@ -148,6 +153,7 @@ async def test_checks_that_hang_raise_leave_or_lie_are_findings_and_stop_no_othe
     assert agent.child.exit_code is None
 
 
+@BY_AGENT
 async def test_unknown_checks_may_be_configured(agents: Agents) -> None:
     later = {"later": {"options": {"x": 1}}, "kernel-log": {"options": {"file": "var/log/kern.log", "new": True}}}
     machine = await agents.machine(checks=later, futureField={"a": 1})
@@ -176,6 +182,7 @@ async def test_a_node_back_under_the_same_name_starts_with_a_clean_record(agents
     await until("the new node's record", clean, ignoring=(ApiError,))
 
 
+@BY_AGENT
 async def test_settings_that_are_wrong_end_it_with_what_to_change(agents: Agents) -> None:
     machine = await agents.machine(heartbeatSeconds="often")
     agent = await agents.start(machine)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.baddays.conftest import BEGIN, BadDay, lives, stays, stopped
+from tests.support.anyserver import BY_CONTROLLER
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.mark.any_server("clocks and restarts of the controller decide; the server only stores the status")
+@BY_CONTROLLER
 async def test_a_controller_that_is_killed_is_missed_by_no_rank_and_checkpoints_go_on(bad: BadDay) -> None:
     job = await bad.train()
     await job.runs(1)
@@ -29,6 +30,7 @@ async def test_a_controller_that_is_killed_is_missed_by_no_rank_and_checkpoints_
     assert (status.restarts, status.faults) == (None, ())
 
 
+@BY_CONTROLLER
 async def test_a_controller_killed_between_fault_and_restart_is_followed_by_one_that_ends_it(bad: BadDay) -> None:
     job = await bad.train(stopGraceSeconds=3)
     await job.runs(1)
@@ -99,6 +101,7 @@ async def test_while_the_api_server_is_away_for_a_minute_ranks_go_on_and_are_cau
     assert {slot: pod.uid for slot, pod in (await job.pods()).items()} == uids
 
 
+@BY_CONTROLLER
 async def test_a_rank_that_fails_while_the_api_server_is_away_restarts_the_job_when_it_is_back(bad: BadDay) -> None:
     job = await bad.train()
     await job.runs(1)
@@ -141,7 +144,7 @@ FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 @pytest.mark.skipif(not FAKETIME.exists(), reason=f"no {FAKETIME}: apt-get install faketime")
 @pytest.mark.parametrize("shift", ["+3600", "-3600"])
-@pytest.mark.any_server("clocks and restarts of the controller decide; the server only stores the status")
+@BY_CONTROLLER
 async def test_the_controllers_time_of_day_may_be_set_while_a_job_runs(bad: BadDay, shift: str) -> None:
     bad.arena.controllers[-1].terminate()
     offset = bad.arena.folder / f"offset{shift}"

@@ -13,6 +13,7 @@ from muster.api.training_job import TrainingJob
 from muster.kube.errors import NotFound
 from muster.kube.objects.node import Node
 from tests.scenarios.baddays.conftest import BEGIN, BadDay, Job, lives, processes_of, stopped, supervisor_of
+from tests.support.anyserver import BY_RANKS, BY_SCHEDULER
 from tests.support.controlgroups import need_control_groups
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
@@ -20,7 +21,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.mark.any_server("the scheduler and the budgets decide; losing one node runs on both servers")
+@BY_SCHEDULER
 async def test_without_a_spare_it_waits_says_why_and_resumes_on_a_new_node(bad: BadDay) -> None:
     job = await bad.train(replicas=3)
     await job.runs(1, ranks=3)
@@ -45,6 +46,7 @@ async def lose_at_once(job: Job, *slots: int) -> set[str]:
     return {node.name for node in lost}
 
 
+@BY_SCHEDULER
 async def test_two_nodes_lost_at_once_are_replaced_at_once_by_one_restart(bad: BadDay) -> None:
     await bad.arena.whole(nodes=6)
     job = await bad.train(replicas=4, backoffLimit=0, unknownLimit=0)
@@ -65,7 +67,7 @@ WAITING = re.compile(r"waiting for [12] of 4 nodes: needs [12] nodes?, .*; would
 """Two where both slots had their new pods before one of these was placed."""
 
 
-@pytest.mark.any_server("the scheduler and the budgets decide; losing one node runs on both servers")
+@BY_SCHEDULER
 async def test_two_nodes_lost_at_once_with_one_spare_wait_say_why_and_go_on_with_a_new_node(bad: BadDay) -> None:
     await bad.arena.whole(nodes=5)
     job = await bad.train(replicas=4, backoffLimit=0, unknownLimit=0)
@@ -103,6 +105,7 @@ async def test_recreated_node_of_the_same_name_is_another_node(bad: BadDay) -> N
     assert [(fault.slot, fault.cause) for fault in status.faults] == [(1, "infrastructure")], status.faults
 
 
+@BY_SCHEDULER
 async def test_a_kubelet_that_restarts_costs_its_slots_pod_and_not_the_user(bad: BadDay) -> None:
     """A process kubelet takes its containers with it, as a machine that restarts does."""
     job = await bad.train(backoffLimit=0)
@@ -141,7 +144,7 @@ async def test_a_pod_that_a_person_deletes_saves_first_and_is_replaced_on_its_no
     assert (status.restarts.user, status.slots_kept) == (0, 1)
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_a_suspended_job_saves_first_and_resumes_from_there(bad: BadDay) -> None:
     job = await bad.train(ASKED, stopGraceSeconds=30)
     await job.runs(1)
@@ -162,7 +165,7 @@ async def test_a_suspended_job_saves_first_and_resumes_from_there(bad: BadDay) -
     assert status.restarts is None
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_the_budget_ends_a_job_with_the_last_lines_of_its_first_failing_rank(bad: BadDay) -> None:
     program = """
         import os, sys, time
@@ -208,6 +211,7 @@ STALE = """
 """
 
 
+@BY_SCHEDULER
 async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad: BadDay) -> None:
     job = await bad.train(STALE, stopGraceSeconds=2)
     await job.runs(1)
@@ -331,7 +335,7 @@ def prefer_for_memory(pid: int) -> None:
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_a_rank_that_takes_more_memory_than_its_pod_may_is_the_users_until_the_budget_is_used_up(
     bad: BadDay,
 ) -> None:
@@ -352,7 +356,7 @@ async def test_a_rank_that_takes_more_memory_than_its_pod_may_is_the_users_until
     assert "out of memory" in status.message
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_a_worker_whose_process_1_the_kernel_kills_for_memory_is_the_users_and_replaced(bad: BadDay) -> None:
     """As on nodes where the kernel ends a container as a whole: the kubelet says OOMKilled."""
     need_control_groups()

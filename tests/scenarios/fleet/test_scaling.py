@@ -33,6 +33,7 @@ from muster.kube.objects.pod import Pod
 from muster.manager.lacks import listener
 from muster.scheduler.plan import Settings
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
+from tests.support.anyserver import BY_SCALING
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
@@ -223,6 +224,7 @@ async def test_nodes_of_a_gang_that_keeps_its_slots_stay(cloud: Cloud) -> None:
     await cloud.at_rest()
 
 
+@BY_SCALING
 async def test_an_instance_that_never_joins_is_replaced(cloud: Cloud) -> None:
     cloud.group("a", never_join=1)
     await cloud.configure(cloud.pool("a"))
@@ -234,6 +236,7 @@ async def test_an_instance_that_never_joins_is_replaced(cloud: Cloud) -> None:
     assert {node.name for node in await cloud.nodes()} == {f"{name}-2", f"{name}-3"}
 
 
+@BY_SCALING
 async def test_where_the_cheap_pool_has_no_capacity_the_next_one_serves(cloud: Cloud) -> None:
     cheap = cloud.group("spot", available=1)
     cloud.group("ondemand")
@@ -248,6 +251,7 @@ async def test_where_the_cheap_pool_has_no_capacity_the_next_one_serves(cloud: C
     await cloud.reaches("ondemand", InUse=2)
 
 
+@BY_SCALING
 async def test_a_cloud_whose_answers_get_lost_or_that_throttles_gets_no_second_order(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +279,7 @@ async def test_a_cloud_whose_answers_get_lost_or_that_throttles_gets_no_second_o
     assert len(group.instances) == 2
 
 
+@BY_SCALING
 async def test_a_cloud_that_says_yes_and_does_nothing_is_found_out_and_the_next_pool_serves(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +313,7 @@ async def test_unapproved_gang_gets_no_nodes(cloud: Cloud) -> None:
     await cloud.cluster.until_bound("free", 2)
 
 
+@BY_SCALING
 async def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_reported(cloud: Cloud) -> None:
     group = cloud.group("a", size=0)
     await cloud.configure(cloud.pool("a", min=1))

@@ -11,6 +11,7 @@ from pathlib import Path
 from muster.kube.objects.container import ContainerStateTerminated
 from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists, processes
+from tests.support.anyserver import BY_KUBELET
 from tests.support.waiting import until
 
 
@@ -34,18 +35,21 @@ async def test_success_and_failure(node: NodeUnderTest) -> None:
     assert good.status.qos_class == "BestEffort"
 
 
+@BY_KUBELET
 async def test_signal_is_reported_as_128_plus_its_number(node: NodeUnderTest) -> None:
     # `$$` is Kubernetes' own escape for one dollar sign.
     pod = await node.finished(await node.run("sh", "-c", "kill -TERM $$$$"))
     assert ended(pod).exit_code == 143
 
 
+@BY_KUBELET
 async def test_program_that_is_not_there(node: NodeUnderTest) -> None:
     pod = await node.finished(await node.run("no-such-program-anywhere"))
     assert (ended(pod).exit_code, ended(pod).reason) == (128, "StartError")
     assert "no-such-program-anywhere" in ended(pod).message
 
 
+@BY_KUBELET
 async def test_container_without_command_says_what_to_do(node: NodeUnderTest) -> None:
     pod = await node.create({"containers": [{"name": "main", "image": "none"}]})
     pod = await node.until(pod, lambda pod: pod.status.container_statuses)
@@ -56,6 +60,7 @@ async def test_container_without_command_says_what_to_do(node: NodeUnderTest) ->
     assert "set `command`" in state.waiting.message
 
 
+@BY_KUBELET
 async def test_running_pod_is_ready_and_has_an_address_it_can_bind(node: NodeUnderTest) -> None:
     server = (
         "import os, socket, time; s = socket.create_server((os.environ['IP'], 7000)); print('bound', flush=True);"
@@ -74,6 +79,7 @@ async def test_running_pod_is_ready_and_has_an_address_it_can_bind(node: NodeUnd
     await until("both servers listen", both)
 
 
+@BY_KUBELET
 async def test_init_containers_run_one_after_the_other_before_the_rest(node: NodeUnderTest) -> None:
     volume = {"name": "v", "emptyDir": {}}
     mount = {"volumeMounts": [{"name": "v", "mountPath": "/scratch"}], "image": "none"}
@@ -92,6 +98,7 @@ async def test_init_containers_run_one_after_the_other_before_the_rest(node: Nod
     assert all(status.ready for status in pod.status.init_container_statuses)
 
 
+@BY_KUBELET
 async def test_failing_init_container_fails_the_pod(node: NodeUnderTest) -> None:
     init = [{"name": "init", "image": "none", "command": ["sh", "-c", "exit 7"]}]
     pod = await node.finished(await node.run("true", initContainers=init))
@@ -121,12 +128,14 @@ async def test_restart_with_backoff_keeps_the_log_before(node: NodeUnderTest) ->
     await node.until(pod, waits)
 
 
+@BY_KUBELET
 async def test_on_failure_does_not_restart_what_succeeded(node: NodeUnderTest) -> None:
     pod = await node.finished(await node.run("true", restartPolicy="OnFailure"))
     assert pod.status.phase == "Succeeded"
     assert pod.status.container_statuses[0].restart_count == 0
 
 
+@BY_KUBELET
 async def test_process_that_ignores_sigterm_is_killed_after_its_grace(node: NodeUnderTest) -> None:
     pod = await node.run("sh", "-c", "trap '' TERM; echo ready; while true; do sleep 0.1; done")
     await until("it runs", lambda: _logged(node, pod, "ready"))
@@ -147,6 +156,7 @@ async def test_sigterm_lets_a_process_end_in_peace(node: NodeUnderTest, tmp_path
     assert mark.read_text() == "stopped\n"
 
 
+@BY_KUBELET
 async def test_daemon_that_left_does_not_outlive_its_pod(node: NodeUnderTest, tmp_path: Path) -> None:
     """Forked twice, in a session of its own, and with an empty environment."""
     mark = tmp_path / "pid"
@@ -165,6 +175,7 @@ while not os.path.exists("{mark}"): time.sleep(0.01)
     assert not exists(f"/proc/{pid}")
 
 
+@BY_KUBELET
 async def test_killed_shim_takes_its_container_with_it(node: NodeUnderTest) -> None:
     pod = await node.run("sh", "-c", "setsid sleep 1000 & setsid env -i sleep 1000 & echo ready; sleep 1000")
     await until("it runs", lambda: _logged(node, pod, "ready"))
@@ -182,6 +193,7 @@ async def test_killed_shim_takes_its_container_with_it(node: NodeUnderTest) -> N
     await until("everything is gone", nothing)
 
 
+@BY_KUBELET
 async def test_termination_message(node: NodeUnderTest) -> None:
     reported = await node.run("sh", "-c", "echo why > /dev/termination-log; exit 1")
     fallback = await node.run(
@@ -191,12 +203,14 @@ async def test_termination_message(node: NodeUnderTest) -> None:
     assert ended(await node.finished(fallback)).message == "last words\n"
 
 
+@BY_KUBELET
 async def test_active_deadline(node: NodeUnderTest) -> None:
     pod = await node.finished(await node.run("sleep", "100", activeDeadlineSeconds=1))
     assert (pod.status.phase, pod.status.reason) == ("Failed", "DeadlineExceeded")
     assert processes(f"MUSTER_POD_UID={pod.uid}") == []
 
 
+@BY_KUBELET
 async def test_pre_stop_hook_runs_before_sigterm(node: NodeUnderTest, tmp_path: Path) -> None:
     order = tmp_path / "order"
     container = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", f"echo hook >> {order}"]}}}}

@@ -10,6 +10,7 @@ from pathlib import Path
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists, processes
+from tests.support.anyserver import BY_KUBELET
 from tests.support.waiting import until
 
 
@@ -25,6 +26,7 @@ async def variables(node: NodeUnderTest, pod: Pod) -> dict[str, str]:
 DUMP = (sys.executable, "-c", "import os,json; print(json.dumps(dict(os.environ)))")
 
 
+@BY_KUBELET
 async def test_declared_variables_and_the_downward_api(node: NodeUnderTest) -> None:
     config = await node.config_map({"colour": "blue"})
     mebibytes = {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}
@@ -74,6 +76,7 @@ async def test_declared_variables_and_the_downward_api(node: NodeUnderTest) -> N
     assert found["MUSTER_POD_UID"] == pod.uid
 
 
+@BY_KUBELET
 async def test_nothing_of_the_users_environment_comes_in(node: NodeUnderTest) -> None:
     found = await variables(node, await node.run(*DUMP))
     assert "SECRET_OF_THE_USER" not in found
@@ -83,6 +86,7 @@ async def test_nothing_of_the_users_environment_comes_in(node: NodeUnderTest) ->
     assert not exists(found["TMPDIR"])  # it went with the pod
 
 
+@BY_KUBELET
 async def test_gpus_are_given_to_one_pod_at_a_time(node: NodeUnderTest) -> None:
     wanted = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     script = ("sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES; sleep 1000")
@@ -99,6 +103,7 @@ async def test_gpus_are_given_to_one_pod_at_a_time(node: NodeUnderTest) -> None:
     assert third.status.reason == "OutOfnvidia.com/gpu"
 
 
+@BY_KUBELET
 async def test_a_pod_waits_for_the_gpus_of_a_force_deleted_pod_that_still_ends(node: NodeUnderTest) -> None:
     """The kubelet's admission does not count pods that the API server no longer has (kubernetes#104824)."""
     wanted = {"resources": {"limits": {"nvidia.com/gpu": 4}}}
@@ -111,6 +116,7 @@ async def test_a_pod_waits_for_the_gpus_of_a_force_deleted_pod_that_still_ends(n
     assert not processes(f"MUSTER_POD_UID={one.uid}")
 
 
+@BY_KUBELET
 async def test_containers_share_out_the_gpus_of_their_pod(node: NodeUnderTest) -> None:
     def container(name: str, gpus: int) -> dict[str, object]:
         limits = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
@@ -122,6 +128,7 @@ async def test_containers_share_out_the_gpus_of_their_pod(node: NodeUnderTest) -
     assert [node.logs(pod, container=name) for name in "abc"] == ["0\n", "1,2\n", "none\n"]
 
 
+@BY_KUBELET
 async def test_volumes_and_translation_of_their_paths(node: NodeUnderTest, tmp_path: Path) -> None:
     config = await node.config_map({"a.txt": "A", "b.txt": "B"})
     await node.client.create(

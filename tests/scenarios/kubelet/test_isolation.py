@@ -15,12 +15,14 @@ from muster.embedded.kubelet.containers.cgroups import ControlGroups
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NodeUnderTest, StartNode, processes
+from tests.support.anyserver import BY_KUBELET
 from tests.support.controlgroups import need_control_groups
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @root
+@BY_KUBELET
 async def test_container_runs_as_the_user_it_names(node: NodeUnderTest) -> None:
     # A test's own folder is root's alone, so the container starts elsewhere.
     container = {"securityContext": {"runAsUser": 65534, "runAsGroup": 65533}, "workingDir": "/"}
@@ -28,6 +30,7 @@ async def test_container_runs_as_the_user_it_names(node: NodeUnderTest) -> None:
     assert node.logs(await node.finished(pod)) == "65534\n65533\n65533\n"
 
 
+@BY_KUBELET
 async def test_container_that_must_not_be_root_and_would_be(node: NodeUnderTest) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root could run it as root")
@@ -40,6 +43,7 @@ async def test_container_that_must_not_be_root_and_would_be(node: NodeUnderTest)
     await node.until(pod, refused)
 
 
+@BY_KUBELET
 async def test_container_that_takes_too_much_memory(node: NodeUnderTest) -> None:
     need_control_groups()
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
@@ -56,6 +60,7 @@ async def test_container_that_takes_too_much_memory(node: NodeUnderTest) -> None
     await node.start()
 
 
+@BY_KUBELET
 async def test_sidecar_starts_first_and_ends_last(node: NodeUnderTest, tmp_path: Path) -> None:
     order = tmp_path / "order"
     side = f"echo up >> {order}; trap 'echo down >> {order}; exit 0' TERM; while true; do sleep 0.05; done"
@@ -67,11 +72,13 @@ async def test_sidecar_starts_first_and_ends_last(node: NodeUnderTest, tmp_path:
     assert order.read_text() == "up\nmain\ndown\n"
 
 
+@BY_KUBELET
 async def test_host_network_has_the_nodes_address(node: NodeUnderTest) -> None:
     pod = await node.running(await node.run("sleep", "1000", hostNetwork=True))
     assert pod.status.pod_ip == pod.status.host_ip
 
 
+@BY_KUBELET
 async def test_leftovers_of_a_kubelet_and_its_shims_are_swept_at_the_next_start(node: NodeUnderTest) -> None:
     """Both are killed at once: only the next kubelet can clean up."""
     pod = await node.running(await node.run("sh", "-c", "setsid sleep 1000 & sleep 1000"))
@@ -88,6 +95,7 @@ async def test_leftovers_of_a_kubelet_and_its_shims_are_swept_at_the_next_start(
 
 
 @root
+@BY_KUBELET
 async def test_network_namespaces(start_node: StartNode) -> None:
     name = uuid.uuid4().hex[:4]
     octet = 16 + int(name, 16) % 200

@@ -14,6 +14,7 @@ import pytest
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode
+from tests.support.anyserver import BY_KUBELET
 from tests.support.waiting import until
 
 OVER_WEBSOCKET = pytest.mark.kubernetes_since("1.36")
@@ -24,6 +25,7 @@ async def running(node: NodeUnderTest) -> Pod:
     return await node.running(await node.run("sh", "-c", "echo ready; sleep 1000"))
 
 
+@BY_KUBELET
 async def test_log_options(node: NodeUnderTest) -> None:
     pod = await node.finished(await node.run("sh", "-c", "for i in 1 2 3 4 5; do echo line $i; done; printf end"))
     assert node.logs(pod, "--tail=3") == "line 4\nline 5\nend"
@@ -155,6 +157,7 @@ for number in range(80_000):
 """
 
 
+@BY_KUBELET
 async def test_flood_is_bounded_and_followed_across_rotation(start_node: StartNode, tmp_path: Path) -> None:
     """Issue 11.4: logs are rotated; `kubectl logs -f` continues, and `kubectl logs` serves the newest file."""
     size, files, first = 64 << 10, 50, 25_000

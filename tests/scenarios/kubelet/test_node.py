@@ -17,6 +17,7 @@ from muster.kube.objects.coordination import Lease
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode, processes
+from tests.support.anyserver import BY_KUBELET
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
@@ -76,6 +77,7 @@ async def test_boot_id_outlives_the_kubelet_and_not_the_machine(start_node: Star
     ("resource", "amount", "reason"),
     [("cpu", "9", "OutOfcpu"), ("memory", "17Gi", "OutOfmemory"), ("nvidia.com/gpu", "5", "OutOfnvidia.com/gpu")],
 )
+@BY_KUBELET
 async def test_more_than_the_node_has_is_rejected(node: NodeUnderTest, resource: str, amount: str, reason: str) -> None:
     limits = {"resources": {"limits": {resource: amount}}}
     pod = await node.finished(await node.run("true", container=limits, wait=False))
@@ -84,6 +86,7 @@ async def test_more_than_the_node_has_is_rejected(node: NodeUnderTest, resource:
     assert pod.status.container_statuses == ()
 
 
+@BY_KUBELET
 async def test_finished_pods_hold_nothing(node: NodeUnderTest) -> None:
     whole = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
     for _ in range(2):
@@ -128,6 +131,7 @@ async def test_deletion_asked_for_while_the_kubelet_was_away(node: NodeUnderTest
     await node.gone(pod)
 
 
+@BY_KUBELET
 async def test_end_of_the_kubelet_is_the_end_of_its_pods(node: NodeUnderTest) -> None:
     await node.running(await node.run("sh", "-c", "trap '' TERM; sleep 1000", terminationGracePeriodSeconds=600))
     await node.terminate()

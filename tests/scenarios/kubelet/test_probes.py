@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.scenarios.kubelet.conftest import NodeUnderTest
+from tests.support.anyserver import BY_KUBELET
 
 
 async def test_readiness_follows_an_exec_probe(node: NodeUnderTest, tmp_path: Path) -> None:
@@ -20,6 +21,7 @@ async def test_readiness_follows_an_exec_probe(node: NodeUnderTest, tmp_path: Pa
     assert pod.status.container_statuses[0].restart_count == 0
 
 
+@BY_KUBELET
 async def test_liveness_restarts_the_container(node: NodeUnderTest, tmp_path: Path) -> None:
     flag = tmp_path / "alive"
     flag.touch()
@@ -32,6 +34,7 @@ async def test_liveness_restarts_the_container(node: NodeUnderTest, tmp_path: Pa
     pod = await node.until(pod, lambda pod: pod.ready and pod.status.container_statuses[0].restart_count >= 1)
 
 
+@BY_KUBELET
 async def test_http_and_tcp_probes_ask_the_pods_address(node: NodeUnderTest, tmp_path: Path) -> None:
     ports = [{"name": "web", "containerPort": 8000}]
     env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
@@ -49,6 +52,7 @@ async def test_http_and_tcp_probes_ask_the_pods_address(node: NodeUnderTest, tmp
     await node.until(pod, lambda pod: not pod.ready)
 
 
+@BY_KUBELET
 async def test_startup_probe_that_never_succeeds_ends_the_container(node: NodeUnderTest) -> None:
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
     pod = await node.finished(await node.run("sleep", "1000", container={"startupProbe": probe}))

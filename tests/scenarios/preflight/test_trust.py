@@ -8,6 +8,7 @@ from muster.kube.errors import NotFound
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.scenarios.preflight.conftest import PENDING, Trusting
+from tests.support.anyserver import BY_PREFLIGHT
 from tests.support.waiting import until
 
 OLD = timedelta(hours=100)
@@ -75,6 +76,7 @@ async def test_a_node_that_fails_stays_out_and_says_what_was_wrong(trusting: Tru
     assert [(each.code, each.gpu) for each in record.spec.failures] == [("wrong-word", "GPU-3")]
 
 
+@BY_PREFLIGHT
 async def test_an_idle_node_is_tested_again_and_the_test_leaves_at_once_for_a_gang(trusting: Trusting) -> None:
     await trusting.configure()
     trusting.control()
@@ -89,6 +91,7 @@ async def test_an_idle_node_is_tested_again_and_the_test_leaves_at_once_for_a_ga
     assert await trusting.tests() == {}
 
 
+@BY_PREFLIGHT
 async def test_a_gang_that_asks_for_fresh_tests_has_nodes_tested_for_it(trusting: Trusting) -> None:
     await trusting.configure("image: none\nresources: {cpu: 100m}\nretests: {everyHours: 1000}\n")
     trusting.control()
@@ -126,6 +129,7 @@ async def test_two_controllers_make_one_test_and_one_record(trusting: Trusting) 
     assert (await trusting.record(name)).spec == record.spec  # type: ignore[union-attr]
 
 
+@BY_PREFLIGHT
 async def test_a_node_that_joins_is_tested_only_once_it_was_opened(trusting: Trusting) -> None:
     await trusting.configure()
     trusting.control()

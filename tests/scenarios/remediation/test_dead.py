@@ -22,6 +22,7 @@ from muster.sim import nodeobjects
 from tests.scenarios.remediation.conftest import OPEN, Findings, Ward
 from tests.scenarios.trainingjobs.conftest import Arena, arena, arenas
 from tests.scenarios.trainingjobs.test_jobs import train
+from tests.support.anyserver import BY_REMEDIATION
 from tests.support.waiting import until
 
 __all__ = ["arena", "arenas"]  # fixtures
@@ -83,6 +84,7 @@ async def test_a_gang_leaves_a_node_whose_kubelet_stands_still_and_runs_elsewher
         await arena.client.delete(ConfigMap, HEALTH_CONFIG_MAP, namespace=arena.system)
 
 
+@BY_REMEDIATION
 async def test_no_node_is_declared_dead_while_most_are_cut_off(ward: Ward) -> None:
     """In a partition many nodes are missed at once, or many Leases stop together; after it one node is dead."""
     nodes = await ward.add_nodes(8)

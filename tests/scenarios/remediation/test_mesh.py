@@ -23,6 +23,7 @@ from muster.kube.objects.core import ConfigMap, Event
 from muster.kube.objects.node import Node
 from tests.scenarios.agent.conftest import Agents, Machine, account_of_agents
 from tests.scenarios.remediation.conftest import Ward
+from tests.support.anyserver import BY_REMEDIATION
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -110,6 +111,7 @@ async def fabric(ward: Ward, cluster_config: ClusterConfig, tmp_path: Path) -> A
         await agents.end()
 
 
+@BY_REMEDIATION
 async def test_switch_fault_is_reported_and_takes_no_node_out_of_use(fabric: Mesh) -> None:
     ward, behind = fabric.ward, ("c0", "c1")
     with cut_off(fabric.address("c0"), fabric.port), cut_off(fabric.address("c1"), fabric.port):

@@ -11,6 +11,7 @@ from muster.kube.objects.core import Event
 from muster.kube.objects.node import Node
 from muster.kube.objects.policy import PodDisruptionBudget
 from tests.scenarios.remediation.conftest import OPEN, Relay, Ward
+from tests.support.anyserver import BY_REMEDIATION
 from tests.support.waiting import until
 
 REBOOT, DRAIN, QUARANTINE = "79", "drained", "48"
@@ -87,6 +88,7 @@ async def test_killed_at_each_rung_it_is_carried_on_by_the_next_leader(ward: War
     assert kills >= 2  # a look may find several steps taken
 
 
+@BY_REMEDIATION
 async def test_a_shared_fault_stops_at_a_person(ward: Ward) -> None:
     nodes = await ward.add_nodes(8)
     text = OPEN.replace("shared: {nodes: 0}", "shared: {nodes: 4}")
@@ -171,6 +173,7 @@ async def test_recreated_node_of_the_same_name_gets_its_own_session(ward: Ward) 
     assert await ward.out_of_use() == set()
 
 
+@BY_REMEDIATION
 async def test_observed_only_a_node_stays_as_it_is_and_a_bad_text_changes_nothing(ward: Ward) -> None:
     nodes = await ward.add_nodes(2)
     await ward.configure("", **{HEALTH_POLICY_KEY: POLICY})
@@ -191,6 +194,7 @@ async def test_observed_only_a_node_stays_as_it_is_and_a_bad_text_changes_nothin
     assert await ward.out_of_use() == set()
 
 
+@BY_REMEDIATION
 async def test_foreign_cordon_and_taints_stay(ward: Ward) -> None:
     [node] = await ward.add_nodes(1)
     foreign = {"key": "example.com/owner", "value": "x", "effect": "NoSchedule"}

@@ -27,6 +27,7 @@ from tests.scenarios.kubelet.conftest import NodeUnderTest
 from tests.scenarios.preflight.conftest import Trusting, stop, trusting
 from tests.scenarios.remediation.conftest import OPEN, Findings
 from tests.scenarios.scheduler.conftest import POOL
+from tests.support.anyserver import BY_REMEDIATION
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
@@ -167,6 +168,7 @@ async def test_gpus_are_reset_on_the_node_and_a_test_lets_it_back(sick: Sick) ->
     await sick.trusting.cluster.until_bound("train", 1, "the gang gets the node")
 
 
+@BY_REMEDIATION
 async def test_gpus_that_cannot_be_reset_lead_to_a_reboot_and_a_test_in_the_boot_after_it(sick: Sick) -> None:
     sick.install("nvidia-smi", code=1)
     await sick.findings.finds(sick.node.name, "140", component=GPU)

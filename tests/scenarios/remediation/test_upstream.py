@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.api.names import HEALTH_POLICY_KEY
 from tests.scenarios.remediation.conftest import Ward
 from tests.scenarios.remediation.test_remediation import POLICY, QUARANTINE, REBOOT
+from tests.support.anyserver import BY_REMEDIATION
 from tests.support.waiting import until
 
 
@@ -25,6 +26,7 @@ async def given_back(ward: Ward, node: str) -> None:
     await ward.until_out_of_use()
 
 
+@BY_REMEDIATION
 async def test_an_ended_session_is_not_taken_up_again_after_a_restart_1347(ward: Ward) -> None:
     """NVSentinel: a restarted drainer works on faults of ended quarantines. Ours: the ended session says it all."""
     node, other = await ward.add_nodes(2)
@@ -43,6 +45,7 @@ async def test_an_ended_session_is_not_taken_up_again_after_a_restart_1347(ward:
     assert ward.rebooted == [node]
 
 
+@BY_REMEDIATION
 async def test_a_fault_that_came_during_quarantine_drains_nothing_after_it_1415(ward: Ward) -> None:
     """NVSentinel: a fault seen meanwhile is drained for after the release. Ours: a pass clears what came before it."""
     node, other = await ward.add_nodes(2)

@@ -15,6 +15,7 @@ from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.teams.plan import Why
 from tests.scenarios.teams.conftest import Audited
+from tests.support.anyserver import BY_TEAMS
 from tests.support.teamclusters import LEASE, SELECTOR, TeamCluster
 from tests.support.waiting import until
 
@@ -61,6 +62,7 @@ async def test_a_taint_removed_by_hand_is_put_back_and_others_stay(cluster: Team
 
 
 @pytest.mark.parametrize("how", ["not ready", "quarantined"])
+@BY_TEAMS
 async def test_a_broken_node_is_replaced(cluster: TeamCluster, how: str) -> None:
     names = await cluster.add_nodes(4)
     await cluster.configure(vision=2)
@@ -86,6 +88,7 @@ async def test_a_broken_node_is_replaced(cluster: TeamCluster, how: str) -> None
         assert [taint.key for taint in taints] == [TAINT_QUARANTINE]
 
 
+@BY_TEAMS
 async def test_a_node_changes_hands_only_when_its_gang_has_ended(cluster: TeamCluster) -> None:
     names = await cluster.add_nodes(2)
     await cluster.configure(vision=2)
@@ -137,6 +140,7 @@ async def test_without_a_config_map_nothing_happens_and_without_it_again_nodes_k
     await until("Events say so", reported)
 
 
+@BY_TEAMS
 async def test_another_key_moves_no_node(cluster: TeamCluster) -> None:
     await cluster.add_nodes(3)
     await cluster.configure(vision=1, speech=1)
@@ -183,6 +187,7 @@ async def test_the_next_leader_carries_on(audited: tuple[Client, Audited], clust
     await cluster.until_owned(vision=3)
 
 
+@BY_TEAMS
 async def test_nodes_of_other_pools_are_left_alone(cluster: TeamCluster) -> None:
     await cluster.add_nodes(1)
     other = f"{cluster.pool}-other"

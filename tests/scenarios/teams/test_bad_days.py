@@ -15,6 +15,7 @@ from muster.kube.objects.node import Node
 from muster.teams.controller import TeamsController
 from muster.teams.plan import Why
 from tests.scenarios.teams.conftest import Audited, Typed
+from tests.support.anyserver import BY_TEAMS
 from tests.support.teamclusters import LEASE, TeamCluster
 from tests.support.waiting import until
 
@@ -105,6 +106,7 @@ async def test_a_leader_that_starts_without_the_config_map_moves_nothing_and_the
     assert config_ok(second) == 1.0
 
 
+@BY_TEAMS
 async def test_nodes_that_fail_and_recover_again_and_again_do_not_pass_a_teams_place_to_and_fro(
     audited: tuple[Client, Audited], cluster: TeamCluster
 ) -> None:
@@ -126,6 +128,7 @@ async def test_nodes_that_fail_and_recover_again_and_again_do_not_pass_a_teams_p
     assert wire.written() <= 5, "nodes moved to and fro"
 
 
+@BY_TEAMS
 async def test_times_that_nodes_and_other_leaders_write_are_not_believed(
     audited: tuple[Client, Audited], cluster: TeamCluster
 ) -> None:

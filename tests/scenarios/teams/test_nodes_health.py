@@ -24,6 +24,7 @@ from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from tests.scenarios.teams.conftest import Typed
+from tests.support.anyserver import BY_COMMAND
 from tests.support.teamclusters import TeamCluster
 from tests.support.waiting import until
 
@@ -104,6 +105,7 @@ async def test_each_node_has_one_state(cluster: TeamCluster, typed: Typed) -> No
             await cluster.client.delete(Preflight, name)
 
 
+@BY_COMMAND
 async def test_history_is_in_order(cluster: TeamCluster, typed: Typed) -> None:
     (name,) = await cluster.add_nodes(1)
     session = await remediated(cluster, name, "Drain")
@@ -184,6 +186,7 @@ async def test_ineffective_configuration_is_reported_as_failure(cluster: TeamClu
     await typed.ok("health")
 
 
+@BY_COMMAND
 async def test_deciding_rule_is_named_with_its_line(cluster: TeamCluster, typed: Typed) -> None:
     broken, well, silent = await cluster.add_nodes(3)
     now = datetime.now(UTC)

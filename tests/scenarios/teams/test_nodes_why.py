@@ -17,6 +17,7 @@ from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, Taint
 from muster.kube.objects.struct import encode, to_dict
 from tests.scenarios.teams.conftest import Typed
+from tests.support.anyserver import BY_COMMAND
 from tests.support.apiserver import ApiServer
 from tests.support.teamclusters import TeamCluster
 
@@ -41,6 +42,7 @@ def joining() -> Taint:
     return Taint(key="muster.dev/joining", value="pending", effect="NoSchedule")
 
 
+@BY_COMMAND
 async def test_pods_on_the_node_are_listed(cluster: TeamCluster, typed: Typed) -> None:
     (name,) = await cluster.add_nodes(1)
     await cluster.configure(vision=1)
@@ -115,6 +117,7 @@ async def test_author_of_the_cordon_is_named(cluster: TeamCluster, typed: Typed,
         assert "by ops" in said
 
 
+@BY_COMMAND
 async def test_obstacles_for_pods_are_listed(cluster: TeamCluster, typed: Typed) -> None:
     quarantined, silent, launched = await cluster.add_nodes(3)
     quarantine = Taint(key="muster.dev/quarantine", value="true", effect="NoSchedule", time_added=SINCE)
@@ -137,6 +140,7 @@ async def test_obstacles_for_pods_are_listed(cluster: TeamCluster, typed: Typed)
     assert "scaling: Joining in pool h100" in await typed.ok("nodes", "why", launched)
 
 
+@BY_COMMAND
 async def test_a_node_that_goes_says_so(cluster: TeamCluster, typed: Typed) -> None:
     (name,) = await cluster.add_nodes(1)
     await cluster.client.patch(Node, name, {"metadata": {"finalizers": ["example.com/last-look"]}})
@@ -148,6 +152,7 @@ async def test_a_node_that_goes_says_so(cluster: TeamCluster, typed: Typed) -> N
         await cluster.client.patch(Node, name, {"metadata": {"finalizers": None}})
 
 
+@BY_COMMAND
 async def test_a_name_that_was_mistyped(cluster: TeamCluster, typed: Typed) -> None:
     (name,) = await cluster.add_nodes(1)
     _, _, err = await typed.fails("nodes", "why", name[:-1])

@@ -13,6 +13,7 @@ from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import TrainingJobStatus
 from muster.kube.objects.core import Event
 from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.anyserver import BY_FILES, BY_RANKS
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -115,6 +116,7 @@ def saving(arena: Arena) -> Saving:
     return Saving(arena)
 
 
+@BY_RANKS
 async def test_two_jobs_with_one_path_keep_all_their_confirmed_checkpoints(saving: Saving) -> None:
     """Issue 11.2: pruning by one job deleted the other's; after a fault that one failed and was charged."""
     await saving.submit("one", last_saved=5)  # it saves at 2 and 4, then runs on
@@ -153,9 +155,7 @@ async def suspended(saving: Saving, name: str, suspend: bool) -> None:
     await saving.arena.client.patch(TrainingJob, name, patch, namespace=saving.arena.namespace)
 
 
-@pytest.mark.any_server(
-    "files and the status decide; the write that confirms a checkpoint runs on both servers (test_progress.py)"
-)
+@BY_FILES
 async def test_a_checkpoint_that_was_deleted_while_the_job_was_stopped_is_not_handed_over(saving: Saving) -> None:
     """Issue 11.21: it was handed over all the same, and the program was charged."""
     await saving.submit("one", last_saved=5)
@@ -187,9 +187,7 @@ async def test_a_checkpoint_that_was_deleted_while_the_job_was_stopped_is_not_ha
     await saving.end("one")
 
 
-@pytest.mark.any_server(
-    "files and the status decide; the write that confirms a checkpoint runs on both servers (test_progress.py)"
-)
+@BY_FILES
 async def test_a_checkpoint_that_is_deleted_before_the_program_reads_it_is_not_charged_to_the_program(
     saving: Saving,
 ) -> None:
@@ -219,9 +217,7 @@ async def test_a_checkpoint_that_is_deleted_before_the_program_reads_it_is_not_c
     await saving.end("one")
 
 
-@pytest.mark.any_server(
-    "files and the status decide; the write that confirms a checkpoint runs on both servers (test_progress.py)"
-)
+@BY_FILES
 async def test_a_job_continues_from_another_ones_checkpoint_also_after_its_deletion(saving: Saving) -> None:
     """Issue 11.2: what a folder holds says by itself whose it is, and that it was confirmed."""
     client, namespace = saving.arena.client, saving.arena.namespace
@@ -245,9 +241,7 @@ async def test_a_job_continues_from_another_ones_checkpoint_also_after_its_delet
     await saving.end("two", "three", "four")
 
 
-@pytest.mark.any_server(
-    "files and the status decide; the write that confirms a checkpoint runs on both servers (test_progress.py)"
-)
+@BY_FILES
 async def test_a_job_that_is_to_continue_never_starts_from_the_beginning_instead(saving: Saving) -> None:
     """Issue 11.2: what was asked for is not there."""
     await saving.submit("lost", checkpoint={"from": {"job": "never-was"}})

@@ -11,10 +11,12 @@ from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.scheduling import PriorityClass
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
+from tests.support.anyserver import BY_SCHEDULER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
+@BY_SCHEDULER
 async def test_job_yields_to_higher_priority_and_continues_afterwards(arena: Arena) -> None:
     with contextlib.suppress(AlreadyExists):
         name = ObjectMeta(name="muster-test-urgent")

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.anyserver import BY_RANKS
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -45,6 +46,7 @@ async def test_a_job_runs_to_its_end(arena: Arena) -> None:
     }
 
 
+@BY_RANKS
 async def test_a_failing_program_is_charged_to_the_user_and_says_why(arena: Arena) -> None:
     await arena.submit("wrong", "raise ValueError('no such layer')", backoffLimit=1)
     status = await arena.phase("wrong", "Failed")
@@ -54,6 +56,7 @@ async def test_a_failing_program_is_charged_to_the_user_and_says_why(arena: Aren
     assert "backoffLimit 1" in status.message
 
 
+@BY_RANKS
 async def test_a_killed_rank_restarts_in_place(arena: Arena) -> None:
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running", 1)

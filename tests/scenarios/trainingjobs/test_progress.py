@@ -10,6 +10,7 @@ import pytest
 
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import rank_pid
+from tests.support.anyserver import BY_RANKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -31,6 +32,7 @@ RESUMING = """
 """
 
 
+@BY_RANKS
 async def test_a_restart_resumes_from_the_checkpoint_in_status_and_measures_itself(arena: Arena) -> None:
     folder = str(arena.folder)
     await arena.submit("train", RESUMING.format(folder=folder), checkpoint={"path": f"{folder}/checkpoints"})

@@ -7,6 +7,7 @@ import pytest
 from muster.api.placement import Placement
 from muster.kube.errors import NotFound
 from tests.scenarios.trainingjobs.conftest import Arena, TestNode
+from tests.support.anyserver import BY_SCHEDULER
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -64,7 +65,7 @@ async def ran(arena: Arena, attempt: int, ranks: int) -> list[tuple[int, int, in
     return [(rank, size, node, step) for rank, size, node, step in said]
 
 
-@pytest.mark.any_server("the scheduler and the budgets decide; losing one node runs on both servers")
+@BY_SCHEDULER
 async def test_it_continues_from_the_checkpoint_with_one_rank_less_and_ends(arena: Arena) -> None:
     """Issue 11.10: its Placement, which is deleted by hand meanwhile, is written again as it was."""
     await shrunk(arena)
@@ -84,7 +85,7 @@ async def test_it_continues_from_the_checkpoint_with_one_rank_less_and_ends(aren
 
 
 @pytest.mark.parametrize("which", ["another node", "the same node"])
-@pytest.mark.any_server("the scheduler and the budgets decide; losing one node runs on both servers")
+@BY_SCHEDULER
 async def test_it_grows_again_at_a_checkpoint_that_it_is_asked_for(arena: Arena, which: str) -> None:
     if which == "the same node":
         arena.controllers[-1].terminate()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.anyserver import BY_RANKS
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -33,7 +34,7 @@ def supervisor_of(pid: int) -> int:
     raise AssertionError("no supervisor above it")
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_a_job_that_fills_all_nodes_comes_back_from_a_wrong_alarm(arena: Arena) -> None:
     await arena.submit("train", TRAIN.format(folder=str(arena.folder)), replicas=len(arena.nodes))
     await arena.phase("train", "Running", 1)

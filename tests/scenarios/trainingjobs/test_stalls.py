@@ -16,6 +16,7 @@ from muster.kube.objects.core import Event
 from muster.kube.objects.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import rank_pid
+from tests.support.anyserver import BY_RANKS
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -54,7 +55,7 @@ async def reasons(arena: Arena) -> list[str]:
     return [event.reason for event in (await arena.client.list(Event, arena.namespace)).items]
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_a_stall_and_a_stopped_rank_are_shown_until_they_are_over(arena: Arena) -> None:
     stall = {"afterSeconds": 3, "stepTimes": 1}
     await arena.submit("train", STOPPING.format(folder=str(arena.folder)), stall=stall)
@@ -95,7 +96,7 @@ async def test_a_stall_and_a_stopped_rank_are_shown_until_they_are_over(arena: A
     assert (await arena.phase("train", "Succeeded", 1)).restarts is None
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_by_the_jobs_own_policy_a_stall_ends_the_attempt(arena: Arena) -> None:
     stall = {"afterSeconds": 3, "stepTimes": 1, "action": "Restart"}
     (arena.folder / "go-2").touch()

@@ -8,6 +8,7 @@ import pytest
 from muster.kube.objects.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, rank_pid, train, until_written
+from tests.support.anyserver import BY_RANKS, BY_SCHEDULER
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -53,7 +54,7 @@ TRIES = """
 """
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_a_failed_rank_is_tried_again_as_often_as_the_limit_says_651(arena: Arena) -> None:
     """MPI operator: backoffLimit 3 with restartPolicy Never tries once. Ours: as often as it says, never more."""
     for name, limit, phase in (("enough", 2, "Succeeded"), ("short", 1, "Failed")):
@@ -65,7 +66,7 @@ async def test_a_failed_rank_is_tried_again_as_often_as_the_limit_says_651(arena
         assert attempts == set(range(1, limit + 2))
 
 
-@pytest.mark.any_server("ranks, supervisors and budgets decide; the server only stores the status")
+@BY_RANKS
 async def test_a_job_whose_worker_crashed_does_not_hang_when_it_is_launched_again_152(arena: Arena) -> None:
     """MPI operator: the new launcher hangs: a worker is not back yet. Ours: an attempt begins when all are there."""
     await arena.submit("train", TOGETHER.format(folder=str(arena.folder)), backoffLimit=0)
@@ -83,7 +84,7 @@ async def test_a_job_whose_worker_crashed_does_not_hang_when_it_is_launched_agai
     assert (status.restarts.infrastructure, status.restarts.user) == (1, 0)
 
 
-@pytest.mark.any_server("the scheduler and the budgets decide; losing one node runs on both servers")
+@BY_SCHEDULER
 async def test_a_job_that_waits_for_nodes_uses_up_no_tries_482(arena: Arena) -> None:
     """MPI operator: the launcher fails until all workers are there, and its retries run out. Ours: nothing starts."""
     await arena.submit("train", TRIES.format(folder=str(arena.folder)), replicas=4, backoffLimit=0, unknownLimit=0)
@@ -98,6 +99,7 @@ async def test_a_job_that_waits_for_nodes_uses_up_no_tries_482(arena: Arena) -> 
 
 
 @pytest.mark.parametrize("how", ["deleted", "shut-down"])
+@BY_RANKS
 async def test_a_worker_that_is_taken_away_restarts_the_others_with_it_574(arena: Arena, how: str) -> None:
     """JobSet: only the worker that was deleted, or whose node shut down, starts again. Ours: all ranks do, as one."""
     await arena.submit("train", train(arena), backoffLimit=0, unknownLimit=0)

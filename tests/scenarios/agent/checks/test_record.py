@@ -15,6 +15,7 @@ from muster.fleet.health.decide import Decision, History, decide
 from muster.fleet.health.policytext import default_policy
 from muster.fleet.health.record import finding_of
 from tests.scenarios.agent.conftest import Agent, Agents, Machine
+from tests.support.anyserver import BY_AGENT
 from tests.support.nvml import STATE, build_nvml, plug_gpu, tell_nvml
 from tests.support.waiting import until
 
@@ -132,6 +133,7 @@ async def test_faults_become_findings_of_the_record_and_the_policy_knows_each(ag
     }  # fmt: skip
 
 
+@BY_AGENT
 async def test_a_state_that_lasts_is_written_once(agents: Agents, faults: Broken) -> None:
     agent, broken = faults
     broken.mounted("ro")
@@ -143,6 +145,7 @@ async def test_a_state_that_lasts_is_written_once(agents: Agents, faults: Broken
     assert again.findings == health.findings
 
 
+@BY_AGENT
 async def test_a_driver_that_goes_away_is_said_and_stops_no_other_check(agents: Agents, faults: Broken) -> None:
     agent, broken = faults
     broken.nvml({"init": 18})
