@@ -44,6 +44,8 @@ LONG = {
 """Seconds that files take, where the number of their tests says little about it."""
 
 
+ON_REAL = frozenset({"tests/system/test_controlplane.py"})
+"""Files that use the shared real control plane of their process in all tests."""
 REAL = "[real]"
 """The end of the name of a unit whose tests run on the shared real control plane of their process."""
 REAL_PROCESSES = 1
@@ -58,7 +60,7 @@ def handed_out_with(nodeid: str) -> str:
     """
     file = nodeid.partition("::")[0]
     unit = TOGETHER.get(file, file)
-    return f"{unit}{REAL}" if _ON_REAL.search(nodeid) else unit
+    return f"{unit}{REAL}" if file in ON_REAL or _ON_REAL.search(nodeid) else unit
 
 
 def next_unit(process: int, units: Iterable[str]) -> str:

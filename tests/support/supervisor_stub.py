@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +182,10 @@ class StubController:
         launcher: str = "mpi",
         ranks_per_node: int = 1,
         grace_s: float = 2,
+        ranks_on: Container[int] | None = None,
         **run: Any,
     ) -> None:
-        """Direct all nodes to run the attempt."""
+        """Direct all nodes, or those with these node ranks, to run the attempt."""
         self.attempt = attempt
         hosts = [{"address": n.address, "shellPort": n.latest["shellPort"], "ranks": ranks_per_node} for n in nodes]
         for rank, node in enumerate(nodes):
@@ -201,7 +202,8 @@ class StubController:
                 "env": {},
                 **run,
             }
-            await self.direct(node, attempt=attempt, desired="run", graceS=grace_s, run=spec)
+            if ranks_on is None or rank in ranks_on:
+                await self.direct(node, attempt=attempt, desired="run", graceS=grace_s, run=spec)
 
     async def hold(self, nodes: list[Node], attempt: int, grace_s: float = 2) -> None:
         """Direct all nodes to hold for the attempt, and wait until they are idle in it."""

@@ -192,12 +192,11 @@ async def test_only_the_attempts_key_is_let_in_and_only_the_attempts_host_is_bel
 
 async def test_ssh_waits_for_a_node_that_starts_later(stub: StubController) -> None:
     nodes = await stub.start(2)
-    await stub.run(nodes, 1, [sys.executable, "-c", TOTAL], remoteShell="sshd")
-    late, nodes[1].directive = nodes[1].directive, {**nodes[1].directive, "desired": "hold"}
+    command = [sys.executable, "-c", TOTAL]
+    await stub.run(nodes, 1, command, ranks_on=(0,), remoteShell="sshd")
     await stub.until(lambda: nodes[0].latest["state"] == "running", "node rank 0 runs")
     await asyncio.sleep(0.5)  # so that ssh has been turned away at least once
     assert [node.latest["state"] for node in nodes] == ["running", "idle"]
-    nodes[1].directive = late
-    await stub.direct(nodes[1], **{k: v for k, v in late.items() if k != "revision"})
+    await stub.run(nodes, 1, command, ranks_on=(1,), remoteShell="sshd")
     await finished(stub, nodes)
     assert [node.latest["exit"]["code"] for node in nodes] == [0, 0]

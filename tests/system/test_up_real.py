@@ -28,6 +28,7 @@ def program(muster: Muster, name: str) -> int:
     return next((pid for pid, command in muster.processes().items() if f"/{name} " in command), 0)
 
 
+@pytest.mark.timeout(600)
 def test_a_real_control_plane_stays_and_goes_without_a_trace(muster: Muster, control_plane_binaries: Path) -> None:
     try:
         find_built("helm", build=False)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from tests.conftest import ByFile
 from tests.support.handingout import (
     LONG,
+    ON_REAL,
     REAL,
     REAL_PROCESSES,
     TESTS,
@@ -18,7 +19,7 @@ from tests.support.handingout import (
 
 
 def test_every_file_that_is_named_is_there() -> None:
-    files = {*TOGETHER, *(name.removesuffix(REAL) for name in LONG)} - set(TOGETHER.values())
+    files = {*TOGETHER, *ON_REAL, *(name.removesuffix(REAL) for name in LONG)} - set(TOGETHER.values())
     assert [name for name in sorted(files) if not (TESTS.parent / name).is_file()] == []
 
 
@@ -33,6 +34,7 @@ def test_runs_on_a_real_api_server_are_a_unit_of_their_own() -> None:
     assert handed_out_with(f"{file}::test_a[embedded]") == handed_out_with(f"{file}::test_b[x-embedded]") == file
     assert handed_out_with(f"{file}::test_a[real]") == handed_out_with(f"{file}::test_b[real-x]") == file + REAL
     assert handed_out_with(f"{file}::test_a[unreal]") == file
+    assert {handed_out_with(f"{file}::test_a") for file in ON_REAL} == {file + REAL for file in ON_REAL}
 
 
 def test_few_processes_begin_with_units_for_the_real_api_server() -> None:

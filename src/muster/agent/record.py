@@ -99,7 +99,7 @@ class Record:
         mine = identity(reported)
         before = self._adopted.get(mine)
         if before is None:
-            before = next((each for each in self._before.get(reported.key, ()) if _continues(each, reported)), None)
+            before = self._begun(reported)
             if before is None:
                 return reported
             self._adopted[mine] = before
@@ -113,6 +113,17 @@ class Record:
             count=max(before.count, reported.count) if again else before.count + reported.count,
             message=before.message or reported.message,
         )
+
+    def _begun(self, reported: Finding) -> Finding | None:
+        """Return this incident as it was before the restart; None if it began after that.
+
+        Each earlier finding becomes one incident only. If the clock was set back, the next incident can seem to
+        continue it without a pause.
+        """
+        taken = {identity(each) for each in self._adopted.values()}
+        open_ = [each for each in self._before.get(reported.key, ()) if identity(each) not in taken]
+        same = (each for each in open_ if _same_start(each, reported))
+        return next(same, None) or next((each for each in open_ if _continues(each, reported)), None)
 
 
 def _same_start(before: Finding, reported: Finding) -> bool:

@@ -271,7 +271,7 @@ def test_an_uninstall_leaves_what_is_not_helms(everything: Everything) -> None:
     assert everything.owners() == {"red": 2}
     assert everything.runs("mine")
 
-    commands = INSTALLING.read_text().partition("Remove the rest by hand:")[2].split("```")[1]
+    (commands,) = (each for each in INSTALLING.read_text().split("```")[1::2] if "noderemediations --all" in each)
     for line in commands.strip().splitlines():
         with contextlib.suppress(KubectlError):  # "not found": the page says so
             cluster.kubectl(*line.partition("#")[0].split()[1:])

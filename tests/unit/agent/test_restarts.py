@@ -45,6 +45,25 @@ def known(record: Record) -> list[tuple[str, str, int]]:
     return [(each.component, each.code, each.count) for each in by_time]
 
 
+def restarted(lines: list[bytes], reads: int, kills: list[tuple[int, float]]) -> Record:
+    """The record of an agent that was killed at these lines. At each start the clock had been adjusted by so much."""
+    record, boot_s = Record(), BOOT_S
+    for killed_at, adjusted_s in kills:
+        for findings in reported(lines[:killed_at], reads, boot_s):
+            record.add(findings)
+        record = Record(*record.shown(BOOT_S))
+        boot_s += adjusted_s
+    for findings in reported(lines, reads, boot_s):
+        record.add(findings)
+    return record
+
+
+def test_an_incident_that_seems_to_continue_the_one_before_as_the_clock_was_set_back_is_not_forgotten() -> None:
+    lines = log_of([(0.0, "0000:3b:00", 79), (0.0, "0000:3b:00", 79), (61.0, "0000:3b:00", 79)])
+    record = restarted(lines, 1, [(1, -1.0)])
+    assert known(record) == [("0000:3b:00.0", "79", 2), ("0000:3b:00.0", "79", 1)]
+
+
 @given(LINES, st.integers(1, 5), st.data())
 def test_a_restart_never_merges_repeats_or_forgets_an_incident(
     steps: list[tuple[float, str, int]], reads: int, data: st.DataObject
@@ -54,13 +73,8 @@ def test_a_restart_never_merges_repeats_or_forgets_an_incident(
     for findings in reported(lines, reads):
         never.add(findings)
 
-    record, boot_s = Record(), BOOT_S
-    for killed_at in sorted(data.draw(st.lists(st.integers(0, len(lines)), max_size=3))):
-        for findings in reported(lines[:killed_at], reads, boot_s):
-            record.add(findings)
-        record = Record(*record.shown(BOOT_S))
-        boot_s += data.draw(st.floats(-SAME_START_S / 4, SAME_START_S / 4))  # the clock was adjusted
-    for findings in reported(lines, reads, boot_s):
-        record.add(findings)
+    killed = sorted(data.draw(st.lists(st.integers(0, len(lines)), max_size=3)))
+    adjusted = [data.draw(st.floats(-SAME_START_S / 4, SAME_START_S / 4)) for _ in killed]
+    record = restarted(lines, reads, list(zip(killed, adjusted, strict=True)))
     assert sum(count for *_, count in known(record)) == len(lines)
     assert sorted(known(record)) == sorted(known(never))
