@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.kube.connection.pki import write_private
+from muster.kube.connection.privatefile import write_private
 
 Rule = Mapping[str, Sequence[str]]
 

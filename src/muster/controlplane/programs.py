@@ -21,7 +21,8 @@ from muster.controlplane.children import Child
 from muster.controlplane.clusteraccess import ClusterAccess, inline, write_kubeconfig
 from muster.controlplane.goprograms import NotBuiltError, find_built
 from muster.controlplane.ports import free_port
-from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
+from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signing_key
+from muster.kube.connection.privatefile import write_private
 
 PROGRAMS_WITH_PORTS: Final = ("kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "kube-scheduler")
 

@@ -29,7 +29,7 @@ from muster.embedded.realplane import RealPlane
 from muster.embedded.supervision import Supervised, clock
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
-from muster.kube.connection.pki import write_private
+from muster.kube.connection.privatefile import write_private
 
 START_S = 120.0
 GRACE_S = 5.0

@@ -11,7 +11,7 @@ from typing import Literal, Self, TypeVar
 import msgspec
 
 from muster.kube.connection.config import home_folder
-from muster.kube.connection.pki import write_private
+from muster.kube.connection.privatefile import write_private
 
 DEFAULT_NAME = "embedded"
 T = TypeVar("T")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
+from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signing_key
+from muster.kube.connection.privatefile import write_private
 
 AUTHORITY = CertificateAuthority.create("test-ca")
 

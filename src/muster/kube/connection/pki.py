@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import ipaddress
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from muster.kube.connection.privatefile import write_private
 
 DEFAULT_LIFETIME = datetime.timedelta(days=365)
 CLOCK_SKEW = datetime.timedelta(minutes=5)
@@ -119,13 +120,6 @@ def new_signing_key() -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return _private_pem(key), public
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, replacing one that is there."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
 
 
 def _builder(

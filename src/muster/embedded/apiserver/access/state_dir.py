@@ -8,7 +8,8 @@ import secrets
 from pathlib import Path
 
 from muster.embedded.objects import encode
-from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
+from muster.kube.connection.pki import CertificateAuthority, KeyPair, new_signing_key
+from muster.kube.connection.privatefile import write_private
 
 
 @dataclasses.dataclass(frozen=True)
