@@ -199,6 +199,6 @@ def test_a_folder_of_something_else_is_never_taken_over_nor_removed(muster: Must
     precious.mkdir()
     (precious / "thesis.tex").write_text("years")
     env = {"MUSTER_STATE_DIR": str(precious)}
-    refused(muster.run("up", env=env), 5, "holds other things")
+    refused(muster.run("up", env=env), 5, "has other content")
     refused(muster.run("down", env=env), 5, "is not a cluster's folder")
     assert [path.name for path in precious.iterdir()] == ["thesis.tex"]

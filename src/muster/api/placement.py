@@ -33,7 +33,8 @@ class GivenUpSlot(KubeStruct):
         int,
         Meta(
             ge=0,
-            description="The attempt for which the slot's pod was created. A pod of a later attempt is a member again.",
+            description="The job's attempt (not `spec.attempt`) of the pod that was given up. If the slot gets a pod "
+            "of a later attempt, that pod belongs to the gang again.",
         ),
     ] = 0
 
@@ -63,13 +64,16 @@ class PlacementSpec(KubeStruct):
     ] = ()
     bind_deadline: Annotated[
         datetime | None,
-        Meta(description="If the gang is not fully bound at this time, the scheduler completes or releases it."),
+        Meta(
+            description="If not all pods are bound by this time, the scheduler either binds the others or releases the "
+            "gang: it deletes the bound pods, and places the gang again."
+        ),
     ] = None
     preempting: Annotated[
         bool,
         Meta(
-            description="True while the scheduler preempts other gangs on these nodes. It binds no pod until they "
-            "have left."
+            description="True while the scheduler preempts other gangs on these nodes. It does not bind pods of this "
+            "gang until those gangs have left."
         ),
     ] = False
 
@@ -80,8 +84,9 @@ class PlacementStatus(KubeStruct):
     phase: Annotated[
         PlacementPhase,
         Meta(
-            description="Open: the scheduler is binding the pods. Bound: all pods are bound. Preempting: the gang "
-            "must give its nodes back and wait again. Released: the gang was not bound in time."
+            description="Open: the scheduler is binding the pods. Bound: all pods are bound. Preempting: this gang is "
+            "being preempted; it must give its nodes back and wait again (not to be confused with `spec.preempting`). "
+            "Released: the gang was not bound in time."
         ),
     ] = "Open"
     bound_time: Annotated[datetime | None, Meta(description="When the whole gang was bound.")] = None
@@ -89,8 +94,10 @@ class PlacementStatus(KubeStruct):
     reason: Annotated[
         LeavingReason | None,
         Meta(
-            description="Why the gang must leave. Preempted: for a gang of higher priority. Yielded: an earlier gang "
-            "lost nodes too, and there is no spare. NoSpare: the job's own policy (noSpare: Requeue)."
+            description="Why the gang must give its nodes back. Preempted: to a gang that may preempt it. Yielded: "
+            "this gang and a gang that comes before it in the queue both lost nodes. No spare node is free, so the "
+            "other gang gets the nodes of this one. NoSpare: the gang lost a node, no spare is free, and the job "
+            "chose this itself (noSpare: Requeue)."
         ),
     ] = None
     message: Annotated[str, Meta(description="The reason as a sentence, with the preempting gang.")] = ""

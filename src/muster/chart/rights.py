@@ -23,6 +23,8 @@ _BEGIN: Final = f"<!-- rights: written by {_HOW}; change the chart's templates o
 _END: Final = "<!-- rights: end -->"
 OWN: Final = "its namespace"
 """The namespace of the release."""
+NODE_LEASES: Final = "kube-node-lease"
+"""The namespace of the Leases that kubelets renew."""
 
 
 class Right(NamedTuple):
@@ -38,9 +40,10 @@ class Right(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of the rule's reason in REASONS: the role, and the resources with their names."""
+        """The key of the rule's reason in REASONS: the role, and the resources with their names and namespace."""
         named = f" {' '.join(self.names)}" if self.names else ""
-        return self.role, ", ".join(self.resources) + named
+        where = f" in {NODE_LEASES}" if self.namespace == NODE_LEASES else ""
+        return self.role, ", ".join(self.resources) + named + where
 
 
 REASONS: Final[dict[tuple[str, str], str]] = {
@@ -48,8 +51,8 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     "attempt; `delete` for `ttlSecondsAfterFinished`",
     ("muster-controller", "placements"): "to record which slot is on which node, before the first bind",
     ("muster-controller", "pods"): "to create and delete the gangs' pods; to count the room that all pods use on nodes",
-    ("muster-controller", "nodes, namespaces"): "to find usable nodes; namespaces for the selectors of rules about "
-    "other pods",
+    ("muster-controller", "nodes, namespaces"): "to find usable nodes; namespaces, because pod affinity and "
+    "anti-affinity can select them by label",
     ("muster-controller", "events"): "to read hardware faults that node agents report; to report what happened to jobs",
     ("muster-controller", "persistentvolumeclaims"): "to find the nodes that a claim permits; to write the node for a "
     "claim that waits for its first consumer",
@@ -70,8 +73,9 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     ("muster-controller", "pods/eviction"): "to evict pods of other controllers within their disruption budgets",
     ("muster-controller", "pods/status"): "to write conditions: the pod can never be placed, needs nodes, or is "
     "disrupted",
-    ("muster-controller", "leases"): "leader election (RBAC cannot restrict `create` to a name); in `kube-node-lease` "
-    "to check the node of a supervisor that does not answer",
+    ("muster-controller", "leases"): "leader election (RBAC cannot restrict `create` to a name)",
+    ("muster-controller", "leases in kube-node-lease"): "to find out whether the node of a supervisor that does not "
+    "answer is still alive",
     ("muster-controller", "leases muster-controller"): "leader election",
     ("muster-controller", "secrets"): "to create the two Secrets below (RBAC cannot restrict `create` to a name)",
     ("muster-controller", "secrets muster-controller-tls muster-cluster-secret"): "to read the controller's "

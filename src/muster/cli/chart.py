@@ -16,9 +16,9 @@ from muster.cli.output import note
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False), callback=not_empty)
 def command(folder: str) -> None:
-    """Write the Helm chart of this version into FOLDER, which must not exist or be empty.
+    """Write the Helm chart of this version into FOLDER, which must be empty or not exist yet.
 
-    It prints the command of helm that installs the chart from there.
+    The command then prints the helm command that installs the chart from FOLDER.
     """
     target = Path(folder)
     try:

@@ -34,11 +34,14 @@ _GAP = 3
 _NARROWEST = 20
 _CELL_MIN = 4
 _CUT_TO = 20
-"""Least width to which a wide last column is cut."""
+"""A wide last column is cut first, but not below this width."""
 
 
 def colored(stream: TextIO | None = None) -> bool:
-    """Returns whether to colour output to `stream` (stdout): a terminal, without NO_COLOR, and not a dumb one."""
+    """Returns whether to colour output to `stream` (default: stdout).
+
+    It is coloured if it is a terminal, TERM is not `dumb`, and NO_COLOR is not set.
+    """
     stream = stream or sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -49,12 +52,12 @@ def interactive() -> bool:
 
 
 def paint(text: str, color: str = "", *, bold: bool = False, stream: TextIO | None = None) -> str:
-    """Colour `text` if `stream` is coloured."""
+    """Colour `text` if output to `stream` is coloured."""
     return click.style(text, fg=color or None, bold=bold or None) if text and colored(stream) else text
 
 
 def phase(text: str) -> str:
-    """A phase in its colour."""
+    """Return the name of a job's phase in its colour."""
     return paint(text, PHASE_COLORS.get(text, ""))
 
 
@@ -64,7 +67,7 @@ def note(text: str) -> None:
 
 
 def console() -> Console:
-    """A rich console on stdout, for live displays."""
+    """Return a console of the library rich on stdout, for live displays."""
     from rich.console import Console
 
     return Console(highlight=False, file=unguarded(sys.stdout))
@@ -74,9 +77,9 @@ def say(text: str, *, head: str = "", hang: int | None = None) -> None:
     """Print text for people on stdout, wrapped to the terminal's width.
 
     Args:
-        text: untrusted text of a user, a program or an object; it is escaped here.
-        head: begins the first line; trusted text, which may have colours.
-        hang: indentation of further lines; by default the length of `head`.
+        text: untrusted text of a user, a program or an object. This function escapes it.
+        head: trusted text at the beginning of the first line. It may have colours.
+        hang: indentation of the lines after the first one; by default the length of `head`.
     """
     used = len(click.unstyle(head))
     hang = used if hang is None else hang
@@ -86,7 +89,7 @@ def say(text: str, *, head: str = "", hang: int | None = None) -> None:
 
 
 def say_command(line: str) -> None:
-    """Print a command to copy. A comment that does not fit is left out; the command is never wrapped."""
+    """Print a command that the user can copy, never wrapped. A comment after it is left out if it does not fit."""
     room = text_width()
     click.echo(f"  {visible(line if not room or len(line) + 2 <= room else line.partition('   #')[0])}")
 
@@ -97,7 +100,10 @@ def fitted(text: str, *, indent: int = 0, stream: TextIO | None = None) -> list[
 
 
 def _folded(line: str, start: int, hang: int, stream: TextIO | None = None) -> list[str]:
-    """Wrap a line: the first part follows `start` columns, the others are indented by `hang`."""
+    """Wrap a line.
+
+    The first part begins with `start` spaces, which the caller may overwrite, and the other parts with `hang` spaces.
+    """
     room = text_width(stream)
     if not room or start + len(line) <= room:
         return [" " * start + line]
@@ -119,8 +125,8 @@ def text_width(stream: TextIO | None = None) -> int:
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()) -> None:
     """Print aligned columns, all of them if stdout is not a terminal.
 
-    If a terminal is too narrow, columns in `optional` are dropped: first empty ones, then the others in order. A note
-    on stderr names them. A long last column is cut to fit.
+    If a terminal is too narrow, columns in `optional` are dropped: first the empty ones, then the others in order. A
+    note on stderr names the dropped columns that were not empty. If the rows are still too wide, cells are cut.
     """
     rows = [[visible(cell.replace("\n", " ")) for cell in row] for row in rows]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -150,7 +156,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional:
             cells.append((paint(cell, bold=True) if number == 0 else phase(cell)) + padding)
         click.echo("".join(cells).rstrip())
     if left_out:
-        note(f"left out, the terminal is too narrow: {', '.join(left_out)}")
+        note(f"the terminal is too narrow for these columns: {', '.join(left_out)}")
 
 
 def _narrow(widths: list[int], kept: Sequence[int], room: int) -> None:
@@ -167,7 +173,7 @@ def _narrow(widths: list[int], kept: Sequence[int], room: int) -> None:
 
 
 def _least(widths: Sequence[int], kept: Sequence[int]) -> int:
-    """Return the smallest width of a row of these columns, with the last one cut as far as allowed."""
+    """Return the width of a row of these columns if only the last column is cut, as far as allowed."""
     return sum(widths[column] + _GAP for column in kept[:-1]) + min(widths[kept[-1]], _CUT_TO)
 
 
@@ -179,13 +185,15 @@ def print_data(data: Any, form: str) -> None:
     import yaml
 
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    if visible(text) != text:  # without this, YAML would not escape such characters
+    # With allow_unicode, YAML does not escape all characters that act on a terminal. So if the text contains one, write
+    # it again with every non-ASCII character escaped.
+    if visible(text) != text:
         text = yaml.safe_dump(data, sort_keys=False)
     click.echo(text, nl=False)
 
 
 def output_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the option `-o/--output` with these formats. Its parameter is `output`, "" by default."""
+    """Create the option `-o/--output` with these formats. The command's parameter is `output`, "" by default."""
     return click.option(
         "-o",
         "--output",
@@ -203,7 +211,7 @@ def age(since: datetime | None, now: datetime | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in one or two units: 12s, 5m, 2m30s, 3h12m, 4d."""
+    """Format a length of time in one or two units: 12s, 5m, 2m30s, 3h12m, 4d."""
     whole = max(int(seconds), 0)
     if whole < 120:
         return f"{whole}s"

@@ -26,12 +26,15 @@ STOP_S = 60.0
 _TAIL_LINES = 12
 _POLL_S = 0.1
 _LOCK_S = 0.5
-"""Longer than a process holds the lock that only checks whether it is held."""
+"""How long to try for the lock.
+
+`starting()` takes it for a moment just to see whether it is held; this is longer than that.
+"""
 _STARTING = "starting the daemon"
 
 
 class ClusterError(Exception):
-    """A cluster cannot be started or stopped; the message says why, `hint` what to do."""
+    """A cluster cannot be started or stopped. The message says why, and `hint` says what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         """Store message and hint."""
@@ -44,18 +47,18 @@ class ClusterConflictError(ClusterError):
 
 
 class ClusterTimeoutError(ClusterError):
-    """A cluster was not ready, or not removed, in time."""
+    """A cluster did not become ready in time, or its processes did not end in time."""
 
 
 class Status(NamedTuple):
     """The state of a cluster.
 
     Attributes:
-        spec: its shape.
-        running: whether its daemon runs.
-        ready: whether all programs have been ready since the start.
+        spec: the cluster's shape.
+        running: whether the cluster's daemon runs.
+        ready: whether the start is complete: each program became ready once. It stays true if a program crashes later.
         stage: the present step of the start, as text.
-        programs: state, pid and restarts of each program, by name.
+        programs: state, process ID and number of restarts of each program, by name.
     """
 
     spec: ClusterSpec
@@ -85,18 +88,19 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
     If the start of a new cluster fails or is interrupted, everything is removed.
 
     Args:
-        layout: its folder.
-        wanted: its shape. For a port of 0, a free port is chosen.
-        on_stage: called with what the start waits for.
+        layout: the cluster's folder.
+        wanted: the shape of the cluster. For a port of 0, a free port is chosen.
+        on_stage: called with a text about each step that the start waits for.
 
     Returns:
-        The shape it runs with.
+        The shape that the cluster runs with.
 
     Raises:
-        ClusterConflictError: a port is in use, the stored cluster has another shape, the folder holds other things, or
-            another process starts it.
-        ClusterTimeoutError: it was not ready in time.
-        ClusterError: one of its programs does not start; the message ends with its last lines.
+        ClusterConflictError: a port is in use, the stored cluster has another shape, the folder has other content, or
+            another process starts the cluster.
+        ClusterTimeoutError: the cluster was not ready in time.
+        ClusterError: a program of the cluster does not start. The message ends with the last lines of that program's
+            log.
     """
     stored = layout.read_spec()
     if stored is None:
@@ -111,7 +115,10 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
     layout.root.mkdir(parents=True, exist_ok=True)
     with _alone(layout, _LOCK_S) as alone:
         if not alone or layout.read_spec() != stored:
-            raise ClusterConflictError(f"another process starts '{wanted.name}' now", "muster up waits for it")
+            raise ClusterConflictError(
+                f"another process starts '{wanted.name}' now",
+                "run muster up again: it then waits until that start is complete",
+            )
         if layout.read_daemon():
             raise ClusterConflictError(f"the cluster '{wanted.name}' is up already")
         try:
@@ -140,15 +147,15 @@ def join(layout: Layout, on_stage: Callable[[str], None] = lambda stage: None) -
     """Wait until a cluster that another process starts, or has started, is ready.
 
     Args:
-        layout: its folder.
-        on_stage: called with what the start waits for.
+        layout: the cluster's folder.
+        on_stage: called with a text about each step that the start waits for.
 
     Returns:
-        The shape it runs with.
+        The shape that the cluster runs with.
 
     Raises:
-        ClusterTimeoutError: it was not ready in time.
-        ClusterError: its start was aborted.
+        ClusterTimeoutError: the cluster was not ready in time.
+        ClusterError: the start failed or was interrupted, or the cluster was removed.
     """
     _wait_ready(layout, on_stage, given_up=lambda: not starting(layout))
     spec = layout.read_spec()
@@ -170,7 +177,7 @@ def stop(layout: Layout) -> bool:
 
 
 def remove(layout: Layout, *, folder_too: bool = True) -> None:
-    """End every process of a cluster, and delete its folder or only the folder's content."""
+    """End every process of a cluster, and delete its folder. Without `folder_too`, delete only the folder's content."""
     _stop_processes(layout)
     if not layout.root.exists():  # another `muster down` was faster
         return
@@ -195,14 +202,14 @@ def bring_back(layout: Layout, node: str) -> bool:
 
 
 def kill_rank(layout: Layout, pod_uid: str, rank: int | None = None) -> int:
-    """Kill a rank's process in a pod, by default the lowest; returns its number. Raises ControlError."""
+    """Kill the process of a rank in a pod, by default of the lowest rank. Returns the rank. Raises ControlError."""
     return int(ask(layout.control_socket, op="kill-rank", podUID=pod_uid, rank=rank)["rank"])
 
 
 def _check_folder(layout: Layout) -> None:
     if layout.root.exists() and (not layout.root.is_dir() or any(layout.root.iterdir())):
         raise ClusterConflictError(
-            f"{layout.root} holds other things: it cannot become a cluster's folder",
+            f"{layout.root} has other content, so it cannot become a cluster's folder",
             "set MUSTER_STATE_DIR to a folder that is empty or does not exist",
         )
 
@@ -225,7 +232,7 @@ def _with_ports(spec: ClusterSpec, asked: int) -> ClusterSpec:
 
 @contextlib.contextmanager
 def _alone(layout: Layout, within_s: float = 0.0) -> Iterator[bool]:
-    """Hold the start lock of the folder; yields False if another process holds it."""
+    """Hold the start lock of the folder. Yields False if another process still holds it after `within_s`."""
     folder = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     deadline = time.monotonic() + within_s
     try:
@@ -259,7 +266,10 @@ def _start_daemon(layout: Layout) -> None:
 
 
 def _wait_ready(layout: Layout, on_stage: Callable[[str], None], given_up: Callable[[], bool] = lambda: False) -> None:
-    """Wait until the daemon is ready. `given_up` returns whether a daemon that does not run yet will never start."""
+    """Wait until the daemon is ready.
+
+    While no daemon runs, `given_up` is asked. True means that none will start any more, so the wait fails.
+    """
     deadline = time.monotonic() + START_S
     seen = False
     while True:
@@ -296,9 +306,8 @@ def _stop_processes(layout: Layout) -> None:
             _reap(daemon.pid)
             time.sleep(_POLL_S / 2)
         daemon.signal(signal.SIGKILL)
-    for (
-        process
-    ) in layout.read_children().values():  # programs of a killed daemon; they end with it, possibly a little later
+    # The programs of a killed daemon end with it, but possibly a little later.
+    for process in layout.read_children().values():
         process.signal(signal.SIGKILL)
     while layout.read_children() or (daemon and daemon.alive):
         if time.monotonic() > deadline:

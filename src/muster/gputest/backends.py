@@ -11,7 +11,8 @@ CPU_DEVICES = 8
 def open_backend(name: str, fault: str) -> Backend:
     """Open a back end, with an injected fault if one is named. Raises BackendError if the machine cannot be tested."""
     kind, _, count = name.partition(":")
-    # Imported when chosen: images with and without GPU support need not contain each other's libraries.
+    # Each back end is imported only when it is chosen. So an image without GPU support needs no GPU libraries, and an
+    # image with GPU support needs no libraries of the CPU back end.
     if kind == "cpu":
         from muster.gputest.reference import ReferenceBackend
 

@@ -44,9 +44,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One run on one node. `passed` is false if anything failed, hung, crashed or was missing.
+    """One run on one node.
 
-    `injected` names the fault of a drill: such a report does not describe the node.
+    `passed` is true if the run has no failures. A hang, a crash or a missing GPU is a failure too. `injected` is the
+    fault that was injected on purpose, or empty. A report with an injected fault says nothing about the node.
     """
 
     schema: str = SCHEMA

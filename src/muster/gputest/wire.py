@@ -46,7 +46,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
 
 
 class Said(msgspec.Struct, frozen=True, tag=True):
-    """The current activity of a GPU (empty: of the node); empty text when it has finished."""
+    """The current activity. `gpu` is empty if the activity is of the node. `text` is empty when it has finished."""
 
     gpu: str
     text: str
@@ -99,7 +99,10 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Its result: seconds of each round and a text about the first wrong sum, or the error."""
+    """The result of one process of an all-reduce.
+
+    It holds the seconds of each round and a text about the first wrong sum (empty if all sums are right), or the error.
+    """
 
     seconds: tuple[float, ...] = ()
     wrong: str = ""

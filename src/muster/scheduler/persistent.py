@@ -1,4 +1,7 @@
-"""An immutable mapping with cheap new versions, and a journal of changes. Memos use both."""
+"""A mapping that never changes, with cheap new versions that have other entries, and a journal of changes.
+
+The scheduler's memos use both.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,10 @@ class PersistentMap(Generic[K, V]):
         return self.with_recent({**self.recent, **changes}) if changes else self
 
     def with_recent(self, recent: Mapping[K, V | None]) -> PersistentMap[K, V]:
-        """Return a version of the same base with these changes, which must not change afterwards.
+        """Return a version with the same base, and with `recent` instead of the present changes.
 
-        All is copied once there are more changes than twice the square root of the size.
+        The caller must not modify `recent` afterwards. If `recent` has more entries than twice the square root of the
+        number of entries in `base`, both are copied into a new base.
         """
         if len(recent) ** 2 <= 4 * len(self.base):
             return PersistentMap(self.base, recent)
@@ -80,7 +84,7 @@ class Journal:
             self._drop(surplus)
 
     def skip(self) -> None:
-        """Record an unnamed change, so that all readers must read everything again."""
+        """Record a change without a name. After it, all readers must read everything again."""
         self._drop(len(self._names))
         self._start += 1
 

@@ -114,7 +114,7 @@ def test_a_narrow_terminal_is_spared_whole_columns(
     wide, said = table(capsys, monkeypatch, 120)
     assert (wide[0].split(), said) == (list(HEADERS), "")
     narrow, said = table(capsys, monkeypatch, 60)
-    assert said.startswith("left out, the terminal is too narrow: RESTARTS")
+    assert said.startswith("the terminal is too narrow for these columns: RESTARTS")
     left_out = said.partition(": ")[2].split(", ")
     assert narrow[0].split() == [name for name in HEADERS if name not in left_out]
     assert narrow[1].split()[0] == ROW[0]

@@ -1,4 +1,4 @@
-"""The check `gpu`: reads NVIDIA's GPUs with NVML or from dcgm-exporter's page, and the PCI bus."""
+"""The check `gpu`: finds NVIDIA's GPUs on the PCI bus, and reads their state with NVML or from dcgm-exporter's page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from muster.fleet.health.finding import Finding
 
 NAME: Final = "gpu"
 PERIOD_S: Final = 30.0
-"""The policy's throttling rule counts calls of this check: sixty of them are half an hour."""
+"""Change it only together with the policy's rule `throttled-long`.
+
+That rule needs 60 throttled samples in 30 minutes, which is every sample at this period.
+"""
 TIMEOUT_S: Final = 25.0
 _VENDOR: Final = "0x10de"
 _CLASSES: Final = ("0x0300", "0x0302")
@@ -39,9 +42,10 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         expected: how many GPUs the node must have; None: the highest number seen, on the bus or with the driver.
         libraries: names or paths of NVML's library; the first that loads is used.
-        dcgm_url: the page of a dcgm-exporter, such as `http://127.0.0.1:9400/metrics`; NVML is then not loaded.
-        xids: report Xids from that page. Enable it only if the kernel's log is not read; otherwise each Xid counts
-            twice.
+        dcgm_url: the page of a dcgm-exporter, such as `http://127.0.0.1:9400/metrics`. If it is set, the check reads
+            this page and does not load NVML.
+        xids: report Xids from the page of `dcgm_url`. Enable it only if the agent does not read the kernel's log;
+            otherwise each Xid is reported twice.
     """
 
     expected: Annotated[int, msgspec.Meta(ge=0, le=64)] | None = None
@@ -97,7 +101,10 @@ class GpuCheck:
 
 
 def make(setup: Setup) -> GpuCheck:
-    """Create the check. Without GPUs it finds nothing; if all GPUs are lost, it reports that.
+    """Create the check.
+
+    On a node that has never shown a GPU, the check reports nothing, unless `expected` is set. If a node had GPUs and
+    all are lost, it reports that.
 
     Raises:
         ValueError: a setting is wrong.
@@ -109,7 +116,10 @@ def make(setup: Setup) -> GpuCheck:
 
 
 def _gpus_on_bus(sys: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the addresses of (GPUs for NVIDIA's driver, those among them that no longer respond): sysfs-bus-pci."""
+    """Return two tuples of PCI addresses: all GPUs for NVIDIA's driver, and those that no longer respond.
+
+    The files are described in the kernel's ABI document sysfs-bus-pci.
+    """
     bus = sys / "bus/pci/devices"
     found, silent = [], []
     for name in names_in(bus):

@@ -55,7 +55,7 @@ def _policy_options(command: Any) -> Any:
 @click.option("--all", "everything", is_flag=True, help="Also show findings that change no decision.")
 @output_option("json", "yaml")
 def replay(log: str, policy: str | None, labels: tuple[str, ...], everything: bool, output: str) -> int:
-    """Replay a recorded kernel log: findings, the action at each moment, and which line decides.
+    """Replay a recorded kernel log: findings, the action at each moment, and the line of the policy that decides.
 
     LOGFILE is the output of dmesg or journalctl -k, or a kern.log, also with gzip; - is standard input.
     """
@@ -85,7 +85,7 @@ def replay(log: str, policy: str | None, labels: tuple[str, ...], everything: bo
 
 @command.command()
 @node_argument(metavar="[NODE]", default="")
-@click.option("--log", metavar="LOGFILE", help="No node: a recorded kernel log, as `muster health replay` reads it.")
+@click.option("--log", metavar="LOGFILE", help="Instead of NODE: a recorded kernel log, as for `muster health replay`.")
 @_policy_options
 @system_namespace
 @output_option("json", "yaml")
@@ -99,7 +99,10 @@ def explain(
     output: str,
     target: Target,
 ) -> int:
-    """Explain the action for NODE, or for the end of a log: the evidence, and the advice of other vendors."""
+    """Explain the action for NODE, or for the state at the end of a recorded log.
+
+    Shows the evidence, and what NVIDIA and cloud vendors advise.
+    """
     if name and log:
         raise BadInput("a node or a log, not both", "leave out one of them")
     if not (name or log):

@@ -61,7 +61,10 @@ async def _jobs(target: Target) -> list[TrainingJob]:
 
 @contextlib.contextmanager
 def _deadline() -> Iterator[None]:
-    """End the process silently if the block takes longer, because a DNS lookup cannot be cancelled."""
+    """If the block takes longer than `DEADLINE_S`, end the process, without output.
+
+    A timeout inside the process would not help, because a DNS lookup cannot be cancelled.
+    """
     before = signal.signal(signal.SIGALRM, lambda number, frame: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
     try:

@@ -115,7 +115,7 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option(
     "--min-nodes",
     type=click.IntRange(1, 20_000),
-    help="Continue with as few nodes as this after losses (wait for a spare).",
+    help="Smallest number of nodes with which the job continues after it lost nodes (by default it waits for a spare).",
 )
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs to use on each node (all).")
 @click.option("--share-nodes", is_flag=True, help="Let other jobs use the rest of the job's nodes.")
@@ -148,11 +148,18 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option(
     "--stall-after", metavar="TIME", callback=not_empty, help="The job is stalled after this long without a step (5m)."
 )
-@click.option("--stall-steps", type=click.IntRange(1), help="And after this many times the usual step time (10).")
+@click.option("--stall-steps", type=click.IntRange(1), help="And also longer than this many median step times (10).")
 @click.option(
-    "--stall-first", metavar="TIME", callback=not_empty, help="The job is stalled if its first step takes longer."
+    "--stall-first",
+    metavar="TIME",
+    callback=not_empty,
+    help="The job is stalled if it reports no step for this long after its ranks began.",
 )
-@click.option("--on-stall", type=click.Choice(("report", "restart")), help="What to do about a stall (report).")
+@click.option(
+    "--on-stall",
+    type=click.Choice(("report", "restart")),
+    help="Report a stall only, or also restart the job (report).",
+)
 @click.option("--backoff-limit", type=click.IntRange(0, 1000), help="Restarts after the program's own faults (3).")
 @click.option("--priority", type=int, help="Order in the queue; a larger number goes first.")
 @click.option("--borrow", is_flag=True, help="Use other teams' nodes too, until they need them.")

@@ -14,7 +14,8 @@ from muster.cli.target import Target, cluster_options
 @click.option(
     "--wait",
     is_flag=True,
-    help="Return when the nodes are free. Exits with 6 if they are not two minutes after the job's own grace.",
+    help="Return when the nodes are free. Exits with 6 if they are still in use two minutes after the end of the job's "
+    "grace period.",
 )
 @cluster_options()
 def command(name: str, wait: bool, target: Target) -> int:

@@ -12,7 +12,7 @@ from muster.cli.program import prefix
 from muster.cli.target import Target, resolve
 
 _STOPPED_S = 120
-"""Added to the job's own grace period: time until the pods are gone and the status shows it."""
+"""How long after the job's own grace period the pods may take to go and the status to show it."""
 
 if TYPE_CHECKING:
     from muster.cli.target import Cluster
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def set_suspend(target: Target, name: str, suspend: bool, wait: bool, timeout_s: int | None = None) -> int:
     """Suspend or resume a job.
 
-    With `wait`, wait until it has stopped or runs; for a resume at most `timeout_s` seconds.
+    With `wait`, a suspend waits until the job is suspended, and a resume until it runs. Both also return when the job
+    has ended. `timeout_s` limits the wait of a resume only; None means no limit.
     """
     return asyncio.run(_set(resolve(target), name, suspend, wait, timeout_s))
 
@@ -51,14 +52,18 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool, timeout_s
                 note(f"'{name}' continues from {begin}; watch it: {prefix()} status {name} --follow")
         if not wait:
             return ExitCode.DONE
-        wanted = ("Suspended" if suspend else "Running", *describe.FINISHED)  # it may end before it stops
+        # The job may succeed or fail before it is suspended or runs.
+        wanted = ("Suspended" if suspend else "Running", *describe.FINISHED)
         if suspend:
             limit_s: int | None = job.spec.stop_grace_seconds + _STOPPED_S
-            late = f"'{name}' has not stopped", f"it stays asked to; does a controller run? {prefix()} status {name}"
+            late = (
+                f"'{name}' has not stopped",
+                f"the request to stop remains; check that a controller runs: {prefix()} status {name}",
+            )
         else:  # a job may wait in the queue for days
             limit_s, late = (
                 timeout_s,
-                (f"'{name}' does not run", f"it keeps waiting; {prefix()} explain {name} says what for"),
+                (f"'{name}' does not run", f"it keeps waiting; to see why: {prefix()} explain {name}"),
             )
         said = ""
         async with within(limit_s, *late):

@@ -47,7 +47,7 @@ _LOG_MIN_FILES = 2
     "log_files",
     type=click.IntRange(_LOG_MIN_FILES),
     metavar="COUNT",
-    help="Most files of a container's log (5).",
+    help="Maximum number of files kept of a container's log (5).",
 )
 def command(
     nodes: int | None,
@@ -61,7 +61,8 @@ def command(
 ) -> int:
     """Start a cluster on this machine: a Kubernetes API, nodes whose pods are processes, and Muster itself.
 
-    If an earlier cluster was stopped, this one continues with its objects and jobs. `muster down` removes everything.
+    If the files of an earlier cluster are still there, for example after a reboot, that cluster starts again with its
+    objects and jobs. `muster down` removes everything.
     """
     from muster.cli.local.kubeconfig import add_context, check_writable, user_kubeconfig
     from muster.embedded import cluster

@@ -1,4 +1,4 @@
-"""`muster nodes history`: shows the findings on a node, its remediation, its tests, and the jobs that it failed."""
+"""`muster nodes history`: shows a node's findings, its remediation, its tests, and the job failures that it caused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
 @output_option("json", "yaml")
 @cluster_options()
 def command(name: str, output: str, target: Target) -> int:
-    """Show the history of NODE, oldest first: findings, rungs of its remediation, tests, and jobs that it failed."""
+    """Show the history of NODE, oldest first.
+
+    It consists of findings, steps of its remediation, tests, and the job failures that it caused.
+    """
     entries = asyncio.run(_read(resolve(target), name))
     if output:
         print_data({"node": name, "history": msgspec.to_builtins(entries)}, output)

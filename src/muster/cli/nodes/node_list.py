@@ -1,4 +1,7 @@
-"""Lists all nodes with one state each. A state that keeps a node from work precedes one that shows its use."""
+"""Lists all nodes with one state each.
+
+If several states apply, it lists one that keeps the node from work rather than one that says how the node is used.
+"""
 
 from __future__ import annotations
 

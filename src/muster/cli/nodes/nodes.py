@@ -38,7 +38,11 @@ OPTIONAL = ("POOL", "TEAM", "GPUS", "TESTED", "SINCE")
 
 @table_group
 async def command(cluster: Cluster, namespace: str, output: str) -> int:
-    """Show all nodes with one state each. A state that keeps a node from work precedes one that shows its use."""
+    """Show all nodes with one state each.
+
+    If several states apply, Muster shows one that keeps the node from work rather than one that says how the node is
+    used.
+    """
     from msgspec import to_builtins
 
     from muster.api.node_remediation import NodeRemediation

@@ -59,7 +59,10 @@ def quarantine(name: str, reason: str, target: Target) -> int:
 @_reason
 @cluster_options()
 def release(name: str, reason: str, target: Target) -> int:
-    """Return NODE to use after it has passed a test."""
+    """Ask Muster to return NODE to use.
+
+    It does so when the node has passed a test; a node without GPUs returns at once.
+    """
     if asyncio.run(_release(resolve(target), name, reason)):
         note(f"node {name} is let back when it has passed a test (docs/preflight.md); one without GPUs is let back now")
         note(f"{prefix()} nodes history {name} says how it is")

@@ -37,8 +37,9 @@ SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 def command(name: str, arguments: tuple[str, ...], slot: int | None, rank: int | None, target: Target) -> int:
     """Run COMMAND or a shell in a pod of the job NAME, and exit with the command's status.
 
-    It starts in the ranks' folder, with RANK, WORLD_SIZE and the other variables of the first rank there, or of --rank.
-    If stdin and stdout are a terminal, the command has a terminal too. Otherwise stdin is passed on unchanged.
+    COMMAND starts in the ranks' folder. It gets RANK, WORLD_SIZE and the other variables of the rank in --rank, or else
+    of the pod's first rank. If stdin and stdout are a terminal, COMMAND has a terminal too. Otherwise COMMAND gets
+    stdin unchanged.
     """
     if rank is not None and slot is not None:
         raise BadInput("--rank and --slot exclude each other")

@@ -28,12 +28,12 @@ _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 @click.command()
 @job_argument()
-@click.option("--rank", type=click.IntRange(0), help="One rank only.")
-@click.option("--slot", type=click.IntRange(0), help="One slot only.")
-@click.option("--attempt", type=click.IntRange(1), help="One attempt only.")
-@click.option("--previous", is_flag=True, help="Show the attempt before the current one.")
+@click.option("--rank", type=click.IntRange(0), help="Print the output of this rank only.")
+@click.option("--slot", type=click.IntRange(0), help="Print the output of this slot only.")
+@click.option("--attempt", type=click.IntRange(1), help="Print the output of this attempt.")
+@click.option("--previous", is_flag=True, help="Print the output of the attempt before the current one.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new output until the job ends.")
-@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="The last lines of each slot.")
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Print only this many last lines of each slot.")
 @cluster_options()
 def command(
     name: str,
@@ -45,9 +45,9 @@ def command(
     tail: int | None,
     target: Target,
 ) -> int:
-    """Print the output of the ranks of the job NAME. Each line begins with its slot.
+    """Print the output of the ranks of the job NAME.
 
-    If a slot has several ranks, or the launcher is mpi, the rank follows.
+    Each line begins with its slot. The rank comes after the slot if the slot has several ranks or the launcher is mpi.
     """
     if rank is not None and slot is not None:
         raise BadInput("--rank and --slot exclude each other")

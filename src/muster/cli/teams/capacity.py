@@ -45,7 +45,7 @@ async def _show(cluster: Cluster, namespace: str, output: str) -> int:
         note("there are no nodes")
         return ExitCode.DONE
     if not holdings.pools:
-        note(f"no allocation speaks of pools, so all nodes are in none: {GUIDE}")
+        note(f"no allocation defines a pool, so no node belongs to a pool; see {GUIDE}")
     rows = [(each.pool or "(no pool)", *(str(getattr(each, name.lower())) for name in HEADERS[1:])) for each in pools]
     print_table(HEADERS, rows, OPTIONAL)
     return ExitCode.DONE

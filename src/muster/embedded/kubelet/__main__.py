@@ -20,34 +20,45 @@ from muster.kube.errors import ConfigError
 from muster.kube.objects.node import Taint
 from muster.kube.objects.quantity import QuantityError, parse_quantity, to_int
 
-_FIRST_OCTET = 10  # node K has 127.(10+K).0.0/16
+_FIRST_OCTET = 10
+"""Pods of node K are in 127.(10+K).0.0/16, but with `--network netns` in 10.(10+K).0.0/16."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m muster.embedded.kubelet", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--node", required=True, help="the node's name")
-    add("--kubeconfig", required=True, help="how to reach the API server")
+    add("--kubeconfig", required=True, help="kubeconfig file for the API server")
     add("--state-dir", required=True, type=Path, help="the node's folder: pods, logs, boot ID")
-    add("--cluster-id", required=True, help="marks every process of the node's pods")
-    add("--index", type=int, help="number K of the node: address 127.(10+K).0.1, pods in 127.(10+K).0.0/16")
-    add("--address", help="the node's own address, instead of --index")
-    add("--pod-cidr", help="the range of the pods' addresses, instead of --index")
-    add("--port", type=int, default=0, help="the server's port; default: a free one")
-    add("--network", choices=("host", "netns"), default="host", help="loopback addresses, or network namespaces (root)")
-    add("--gpus", type=int, default=0, help="how many GPUs the node has")
-    add("--gpu-resource", default="nvidia.com/gpu", help="what they are called; default: %(default)s")
-    add("--cpus", default="8", help="default: %(default)s")
-    add("--memory", default="32Gi", help="default: %(default)s")
-    add("--max-pods", type=int, default=110, help="default: %(default)s")
+    add("--cluster-id", required=True, help="ID of the cluster, a marker of every process of the node's pods")
+    add(
+        "--index",
+        type=int,
+        help="number K of the node: it has the address 127.(10+K).0.1, and its pods are in 127.(10+K).0.0/16 "
+        "(with --network netns in 10.(10+K).0.0/16)",
+    )
+    add("--address", help="the node's own address; overrides the one of --index")
+    add("--pod-cidr", help="the range of the pods' addresses; overrides the one of --index")
+    add("--port", type=int, default=0, help="port of the kubelet's own HTTPS server; default: a free one")
+    add(
+        "--network",
+        choices=("host", "netns"),
+        default="host",
+        help="host: pods have loopback addresses; netns: each pod has a network namespace (needs root)",
+    )
+    add("--gpus", type=int, default=0, help="number of GPUs that the node declares")
+    add("--gpu-resource", default="nvidia.com/gpu", help="resource name of these GPUs; default: %(default)s")
+    add("--cpus", default="8", help="CPUs that the node declares; default: %(default)s")
+    add("--memory", default="32Gi", help="memory that the node declares; default: %(default)s")
+    add("--max-pods", type=int, default=110, help="maximum number of pods on the node; default: %(default)s")
     add("--labels", action="append", default=[], metavar="K=V,...", help="labels of the node; repeatable")
     add("--label", action="append", default=[], dest="labels", metavar="K=V", help="one label; repeatable")
-    add("--taints", action="append", default=[], metavar="K=V:EFFECT,...", help="taints it registers with; repeatable")
+    add("--taints", action="append", default=[], metavar="K=V:EFFECT,...", help="taints of a new node; repeatable")
     add("--lease-period-s", type=float, default=10.0, help="seconds between renewals of the lease; default: 10")
     add("--status-period-s", type=float, default=300.0, help="seconds between unchanged status reports; default: 300")
-    add("--sync-period-s", type=float, default=60.0, help="seconds between looks at mounted ConfigMaps; default: 60")
+    add("--sync-period-s", type=float, default=60.0, help="seconds between reads of mounted ConfigMaps; default: 60")
     add("--restart-backoff-s", type=float, default=10.0, help="first delay of CrashLoopBackOff; default: 10")
-    add("--pod-pids-limit", type=int, default=0, help="most processes of a container; default: no limit")
+    add("--pod-pids-limit", type=int, default=0, help="maximum number of processes in a container; default: no limit")
     add(
         "--container-log-max-size",
         default="10Mi",
@@ -59,22 +70,36 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=5,
         metavar="COUNT",
-        help="most files of a container's log, at least 2; default: %(default)s",
+        help="maximum number of files kept of a container's log; the value must be 2 or more; default: %(default)s",
     )
-    add("--new-boot", action="store_true", help="as after a reboot of the machine: a new boot ID")
-    add("--kubelet-token-file", type=Path, help="bearer token that may read logs and execute commands")
-    add("--client-ca-file", type=Path, help="authority of client certificates that may do so")
-    add("--client-name", action="append", help="common name they must have; default: kube-apiserver-kubelet-client")
-    add("--serving-ca", type=Path, help="folder of the ca.crt and ca.key that sign the server's certificate")
+    add("--new-boot", action="store_true", help="get a new boot ID, as after a reboot of the machine")
+    add(
+        "--kubelet-token-file",
+        type=Path,
+        help="file with a bearer token; clients with this token may read logs and execute commands",
+    )
+    add(
+        "--client-ca-file",
+        type=Path,
+        help="CA file; clients with a certificate from this CA may read logs and execute commands",
+    )
+    add(
+        "--client-name",
+        action="append",
+        help="common name that such a client certificate must have; repeatable; default: kube-apiserver-kubelet-client",
+    )
+    add("--serving-ca", type=Path, help="folder with the ca.crt and ca.key that sign the server's certificate")
     return parser
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """Settings from flags; raises ValueError saying which to change."""
+    """Return the settings from the flags. Raises ValueError, whose message names the flag to change."""
     address, cidr = arguments.address, arguments.pod_cidr
     if arguments.index is not None:
         if not 0 <= arguments.index <= 255 - _FIRST_OCTET:
-            raise ValueError(f"--index must be between 0 and {255 - _FIRST_OCTET}; use --address and --pod-cidr beyond")
+            raise ValueError(
+                f"--index must be between 0 and {255 - _FIRST_OCTET}; for more nodes give --address and --pod-cidr"
+            )
         octet = _FIRST_OCTET + arguments.index
         address = address or f"127.{octet}.0.1"
         cidr = cidr or (f"10.{octet}.0.0/16" if arguments.network == "netns" else f"127.{octet}.0.0/16")
@@ -152,7 +177,7 @@ async def _run(kubelet: Kubelet) -> None:
 
 
 def main() -> int:
-    """Run one node until SIGTERM or SIGINT; returns the exit status."""
+    """Run the kubelet of one node until SIGTERM or SIGINT. Returns the exit status."""
     arguments = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:

@@ -13,7 +13,7 @@ from muster.fleet.health.policy import ELSEWHERE, Action, Policy
 _DONE: Final[dict[Action, str]] = {
     "none": "nothing is done",
     "observe": "it is watched",
-    "condition": "a condition on the node says so",
+    "condition": "the node gets a condition that names the problem",
     "quarantine": "no new pods are scheduled on the node, and it is tested when it is idle",
     "drain": "the node is emptied and tested",
     "reset-gpu": "the node is emptied, the GPU is reset, and the node is tested",
@@ -27,9 +27,9 @@ _EVIDENCE_MAX: Final = 8
 
 
 def lines(decision: Decision, policy: Policy) -> Iterator[str]:
-    """Yield lines for a terminal. `policy` is the one that decided."""
+    """Yield the explanation, line by line, for a terminal. `policy` is the policy that decided."""
     if not decision.reasons:
-        yield "none: nothing that counts now was seen"
+        yield "none: no finding counts at present"
     else:
         yield f"{decision.action} ({decision.fault} fault): {_DONE[decision.action]}"
         if decision.job:
@@ -41,7 +41,7 @@ def lines(decision: Decision, policy: Policy) -> Iterator[str]:
     for number, reason in enumerate(decision.reasons):
         yield from _reason("decided by" if number == 0 else f"also {reason.action}:", reason, policy)
     for each in decision.excused:
-        yield f"not counted for {each.rule}: {_seen(each.finding)}; {each.by} explains it"
+        yield f"not counted for {each.rule}: {_seen(each.finding)}, because rule {each.by} already accounts for it"
 
 
 def _reason(beginning: str, reason: Reason, policy: Policy) -> Iterator[str]:

@@ -1,8 +1,10 @@
-"""Chooses which nodes probe each other: a few each, and every node with the same list makes the same choice.
+"""Chooses which few nodes each node probes. All nodes with the same list of members make the same choice.
 
-Nodes of the innermost domain (one switch) form a ring. Domains (switches of a zone, zones) form rings too, in which a
-node probes the node at the same position of another domain. So each node is probed from inside and from outside, by
-about as many nodes as it probes itself. If a node joins or leaves, the peers of only a few nodes change.
+The nodes of an innermost domain (one switch) form a ring, and each node probes a few others of its ring. The switches
+of a zone form a ring too, and so do the zones. In each of these rings, a node takes a few domains other than its own.
+In each of them it probes the node that has the same position as itself in its own domain. So each node is probed from
+its own domain and from other domains, by about as many nodes as it probes itself. If a node joins or leaves, the peers
+of only a few nodes change.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import Final
 import msgspec
 
 UNREACHED: Final = "unreached"
-"""The code of a failed probe. The component is the name of the node that was not reached."""
+"""The code of a finding about a failed probe. Its `component` is the name of the node that was not reached."""
 
 _INSIDE: Final = (1, 2)
 _OUTSIDE: Final = (1,)
-"""Steps along a ring. One more step goes to its far side."""
+"""How far along its ring a node looks for peers. `_steps` adds the peer on the opposite side: half the ring away."""
 
 _Path = tuple[str, ...]
 
@@ -28,8 +30,9 @@ class Member(msgspec.Struct, frozen=True):
     Attributes:
         name: name of the node.
         address: the address of its agent.
-        domains: the domains that contain it, outermost first, such as a zone and a switch. Nodes with fewer domains are
-            probed from their own domain only.
+        domains: the domains that contain it, outermost first, such as a zone and a switch. A node is probed from other
+            domains by nodes with as many domains as itself. Nodes with more domains probe it too, if its innermost
+            domain contains no further domain. Nodes with fewer domains do not probe it.
     """
 
     name: str
@@ -38,12 +41,12 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def domains_of(member: Member) -> tuple[str, ...]:
-    """Return the full names of its domains: `a`, `a/7`."""
+    """Return the full names of the member's domains: `a`, `a/7`."""
     return tuple("/".join(member.domains[: depth + 1]) for depth in range(len(member.domains)))
 
 
 def choose(members: Iterable[Member], only: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Return which nodes each node probes. If a name occurs twice, the first one counts.
+    """Return which nodes each node probes. If several members have the same name, only the first one is used.
 
     Args:
         members: all nodes, in any order.

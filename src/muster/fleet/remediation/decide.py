@@ -1,7 +1,9 @@
 """Decides what to do about faulty nodes: a pure function from a snapshot to a plan.
 
-evidence ─► sessions ─► ladder (budgets, breakers, shared faults) ─► Move, written first
-               └──────► actions of the written rung: taint, eviction, reset, reboot, replacement
+evidence ─► sessions ─► ladder (budgets, breakers, shared faults) ─► Move: the new rung is written into the session
+               └──────► actions for the rung that the session already has: taint, eviction, reset, reboot, replacement
+
+So a Move comes before the actions of its rung. For quarantine, the taint is written before the Move.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from muster.fleet.remediation.plan import (
 from muster.fleet.remediation.snapshot import Evidence, RemediationNode, StepView, View
 
 HARDWARE = "muster.dev/HardwareFault"
-"""Condition of a node with broken hardware. Failures there are not charged to programs (docs/whose-fault.md)."""
+"""Condition of a node with broken hardware. Failures on this node are not charged to programs (docs/whose-fault.md)."""
 PROBLEM = "muster.dev/HealthProblem"
 """Condition of a node with another problem."""
 CONDITIONS = (HARDWARE, PROBLEM)
 KEPT_S = 14 * 86400.0
-"""How long sessions of deleted nodes are kept. Rules about repeated faults and breakers count them."""
+"""How long sessions of deleted nodes are kept. The breakers, and the rules about repeated faults, still count them."""
 
 
 def decide(view: View, now: float) -> Plan:
@@ -76,7 +78,7 @@ def decide(view: View, now: float) -> Plan:
         else:
             ladder.climb(session, node, mine)
             under_way.append((session, node))
-    # A session that moves now gets no other action: the next plan acts on the rung that it enters.
+    # A session that moves now gets no other action: the actions of its new rung are in the next plan.
     moving = {action.session.name for action in ladder.actions if isinstance(action, Move) and action.counts}
     found = leaving(view, now, moving) if acts else Leaving()
     for session, node in under_way:
@@ -104,7 +106,11 @@ def decide(view: View, now: float) -> Plan:
 
 
 def _evidence(view: View) -> dict[str, Evidence]:
-    """Return the evidence for existing nodes. Adds evidence for dead nodes, whose agents cannot report."""
+    """Return the evidence against existing nodes.
+
+    Adds evidence against dead nodes, whose agents cannot report, and against nodes whose taint was written before their
+    session.
+    """
     found = {name: each for name, each in view.evidence.items() if name in view.nodes}
     for name, why in view.dead.items():
         known = found.get(name)
@@ -132,7 +138,11 @@ def _order(evidence: Evidence | None, name: str) -> tuple[int, float, str]:
 
 
 def _open(ladder: Ladder, evidence: dict[str, Evidence], *, acts: bool) -> None:
-    """Open sessions for nodes without one. A session begins with Observe, so that budgets count what was written."""
+    """Open sessions for nodes that have evidence against them but no session.
+
+    The first history entry of a session is always Observe, even if the same write also enters a higher rung. Budgets
+    are computed from the written history.
+    """
     view = ladder.view
     for name, mine in sorted(evidence.items(), key=lambda item: _order(item[1], item[0])):
         node = view.nodes[name]
@@ -164,7 +174,7 @@ def _opened(session: NodeRemediation, evidence: Evidence, now: float) -> NodeRem
 def _closed(
     ladder: Ladder, effects: list[Action], session: NodeRemediation, node: RemediationNode, evidence: Evidence | None
 ) -> None:
-    """Reopen a closed session if there is new evidence; otherwise remove its leftover taint."""
+    """Reopen a released session if there is new evidence; otherwise remove its taint if the node still has it."""
     if evidence is not None and ORDER[TARGET[evidence.action]] > ORDER["Observe"]:
         status = _opened(session, evidence, ladder.now)
         ladder.actions.append(Move(session=session, status=status, why=evidence.why))
@@ -177,7 +187,7 @@ def _taint_of(session: NodeRemediation, node: RemediationNode) -> bool:
 
 
 def _effects(session: NodeRemediation, node: RemediationNode) -> Iterable[Action]:
-    """Yield the taint of a node in quarantine if it is missing, and remove it if its quarantine has ended."""
+    """Yield the action that restores a missing taint of a node in quarantine, or removes one of an ended quarantine."""
     status = session.status
     entry = record.last(status, rung="Quarantine")
     if entry is None:
@@ -190,9 +200,10 @@ def _effects(session: NodeRemediation, node: RemediationNode) -> Iterable[Action
 
 
 def _leftover(session: NodeRemediation, node: RemediationNode) -> Iterable[Action]:
-    """Yield the removal of a taint that remained from an ended quarantine of a session that was opened again.
+    """Remove a leftover taint: the session was released and opened again, and the node still has the earlier taint.
 
-    Such a session may stay below quarantine: a budget or the mode holds it there, or its new evidence asks for less.
+    The reopened session may stay below Quarantine: a budget or the mode holds it there, or its new evidence asks for a
+    lower rung.
     """
     if record.is_left(session, node):
         yield Release(node=node, session=session.name, generation=record.ended(session.status))
@@ -201,7 +212,8 @@ def _leftover(session: NodeRemediation, node: RemediationNode) -> Iterable[Actio
 def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
     """Keep the node in quarantine because a user asked for it. Mode and budgets do not apply."""
     request, status = session.spec.request, session.status
-    # From then on, the node is not drained, and its deadline does not count.
+    # If the session is on a working rung, it returns to Quarantine, without a deadline. So the drain or repair stops,
+    # and the old rung's deadline no longer applies.
     working = status.state == "Open" and status.rung in WORKING
     if request is not None and (working or not record.is_quarantined(status)):
         fact = record.Fact(event="Requested", by=request.by)
@@ -211,7 +223,7 @@ def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
 def _observe(
     ladder: Ladder, effects: list[Action], session: NodeRemediation, node: RemediationNode, evidence: Evidence | None
 ) -> None:
-    """Record what would be done, and do nothing. Quarantine that a user asked for ends when the request ends."""
+    """Record what would be done. The only action is to remove a taint that remained from an ended quarantine."""
     status = session.status
     if status.state == "Released":
         if evidence is not None and TARGET[evidence.action] != "Observe":
@@ -231,7 +243,7 @@ def _observe(
 
 
 def _would(ladder: Ladder, node: RemediationNode, evidence: Evidence) -> str:
-    """Return what the policy asks for and, in a dry run, what would happen."""
+    """Return a text: what the policy asks for and, in a dry run, what Muster would do."""
     target = TARGET[evidence.action]
     text = f"{evidence.rule}: {evidence.why}: {target}"
     if ladder.view.config.mode == "observe" or ORDER[target] < ORDER["Quarantine"]:
@@ -247,9 +259,10 @@ def _would(ladder: Ladder, node: RemediationNode, evidence: Evidence) -> str:
 
 
 def _is_done(view: View, step: StepView) -> bool:
-    """Return whether the pod of a reset or reboot is to be deleted: a kubelet that comes back would still start it.
+    """Return whether a reset or reboot pod is no longer needed and must be deleted.
 
-    A failed pod stays until the session is released, because its log has the reason.
+    If it stayed, a kubelet that comes back would still start it. A failed pod stays until the session is released,
+    because its log has the reason.
     """
     session = view.sessions.get(step.session)
     if session is None or session.status.state == "Released":
@@ -287,19 +300,19 @@ def _gone(ladder: Ladder, now: float) -> None:
 
 
 def _on_their_way_out(ladder: Ladder, effects: Iterable[Action]) -> set[str]:
-    """Return the nodes whose quarantine is being written. Their conditions are written after that."""
+    """Return the nodes for which this plan opens a session or writes a taint. A later plan writes their conditions."""
     opened = {each.session.spec.node for each in ladder.actions if isinstance(each, Open)}
     return opened | {each.node.name for each in effects if isinstance(each, Quarantine)}
 
 
 def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> Iterable[Action]:
-    """Yield changes of our conditions on nodes where they are wrong."""
+    """Yield changes of Muster's conditions on nodes where they are wrong."""
     for node in view.nodes.values():
         if node.name in later:
             continue
         mine = evidence.get(node.name)
         if mine is None and not (node.ready or node.ignored):
-            continue  # as for its session: missing evidence does not clear a node that cannot report
+            continue  # a node that is not ready cannot report, so missing evidence does not clear its conditions
         wanted: dict[str, str] = {}
         if mine is not None and not node.ignored and ORDER[TARGET[mine.action]] >= ORDER["Condition"]:
             wanted[HARDWARE if mine.fault == "hardware" else PROBLEM] = f"{mine.rule}: {mine.why}"[:1024]
@@ -309,7 +322,7 @@ def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> It
 
 
 def _with_events(view: View, ladder: Ladder) -> Iterable[Action]:
-    """Add Events to the writes: one for each rung that is entered, and one for a shared fault in total."""
+    """Add Events to the writes: one for each rung that a session enters, and only one for each shared fault."""
     before = {
         entry.fault_key
         for session in view.sessions.values()

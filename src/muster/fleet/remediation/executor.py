@@ -1,4 +1,7 @@
-"""Executes remediation plans: many nodes at once, and each write requires that the object has not changed."""
+"""Executes remediation plans, for many nodes at the same time.
+
+Writes of sessions and of taints fail if the object has changed since it was read.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +55,19 @@ log = logging.getLogger(__name__)
 
 NAME = "remediation"
 AT_ONCE = 64
-"""Requests in flight. With this many, 750 nodes are in quarantine within seconds and the API server's queues stay
-short."""
+"""Maximum number of requests at the same time.
+
+With this many, 750 nodes are in quarantine within seconds, and the API server's queues stay short.
+"""
 SLICE = 2 * AT_ONCE
 """After this many writes, the controller checks whether something more urgent has come up."""
 STORM = 16
-"""With fewer taints than this, status writes are not deferred: a new session contains all findings of that moment."""
+"""If a plan writes fewer taints than this, the other writes follow at once.
+
+So each new session contains the findings that were known when its node was tainted.
+"""
 DEFERRED_S = 5.0
-"""The longest time that status writes are deferred, even if more nodes keep failing."""
+"""Status writes are deferred for at most this long, even if more nodes keep failing."""
 _OWNED = ((QUARANTINE.key, QUARANTINE.effect),)
 
 
@@ -68,14 +76,15 @@ class Carrier:
 
     Args:
         client: the API server.
-        known: updated with what was written.
+        known: the cache, which gets the written objects at once.
         looker: makes the final precondition check before a machine is touched.
         evictions: evicts pods.
         steps: settings of the pods that act on machines.
-        replacer: replaces machines; None if that is not possible.
+        replacer: replaces machines; None if no pool can replace machines.
         events: receives the Events.
         metrics: counts the actions.
-        namespace: the namespace of the ConfigMap.
+        namespace: the namespace of two ConfigMaps: `muster-mesh`, which is written here, and `muster-health`, the
+            object of Events without a node.
         clock: seconds since the epoch.
         rng: source of jitter.
     """
@@ -113,9 +122,9 @@ class Carrier:
     async def carry_out(self, plan: plans.Plan, news_count: int) -> bool:
         """Execute a plan, or a part of it. Returns whether to plan again at once.
 
-        Taints that keep new work off broken nodes come before all status writes. If many taints were written, the rest
-        is deferred, for `DEFERRED_S` at most. The rest is also deferred as soon as an agent or a test reports something
-        new.
+        Taints that keep new work off broken nodes come before all other writes. If `STORM` or more taints were written,
+        the controller first plans again, for at most `DEFERRED_S`. If an agent or a test reports something new in the
+        meantime, the remaining actions are dropped and the controller plans again.
 
         Args:
             plan: what to do.
@@ -220,7 +229,10 @@ class Carrier:
         return written.outcome.value.lower()
 
     def _is_over(self, name: str) -> bool:
-        """Return whether the session has no node in quarantine: it is closed, or was opened again below that."""
+        """Return whether the session does not keep its node in quarantine.
+
+        It is gone or closed, or it was opened again and has not reached the rung Quarantine.
+        """
         session = self._known.sessions.get(name)
         return session is None or not is_quarantined(session.status)
 
@@ -230,7 +242,7 @@ class Carrier:
             if node.uid != action.node.uid or mark is None or mark.session != action.session:
                 return None
             if mark.generation > action.generation or not self._is_over(action.session):
-                return None  # a newer session generation has put it into quarantine again
+                return None  # a newer generation of the session has put the node into quarantine again
             return NodeChange(drop=() if mark.foreign else _OWNED, annotations={ANNOTATION_RECORD: None})
 
         return await self._write(action.node.name, change)
@@ -255,7 +267,11 @@ class Carrier:
         return "described"
 
     async def _ours(self, known: RemediationNode) -> Node | None:
-        """Return the current node if it is the same one, in quarantine, and neither cordoned nor excluded."""
+        """Return the node as it is now.
+
+        Returns None unless the node has the known UID, is in quarantine, is not cordoned, and does not have the label
+        `muster.dev/health: ignore`.
+        """
         node = await self._client.get(Node, known.name)
         theirs = node.spec.unschedulable or node.metadata.labels.get(LABEL_HEALTH) == HEALTH_IGNORE
         return node if node.uid == known.uid and not theirs and quarantined(node) else None
@@ -303,7 +319,7 @@ class Carrier:
         return "forgotten"
 
     async def write_members(self, text: str) -> bool:
-        """Write the members of the mesh if they changed. Returns whether the ConfigMap now holds them."""
+        """Write the list of mesh members if it changed. Returns whether the ConfigMap now holds this list."""
 
         async def write() -> None:
             try:

@@ -1,4 +1,4 @@
-"""Determines the state of each node of a pool (see `states`), and since when it has been in it."""
+"""Determines the state of each node of a pool (see `states`), and when the node entered that state."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec, ScalingNode
 from muster.fleet.scaling.states import NodeState, Tracked
 
 SETTLE_S = 10.0
-"""The scheduler knows an open node after this at the latest, because it plans every five seconds."""
+"""How long a node stays in Settling after it has become usable for pods.
+
+The scheduler plans every five seconds, so by then it has taken the node into account.
+"""
 DELETE_AGAIN_S = 300.0
-"""If an instance still exists this long after its deletion was requested, it is requested again."""
+"""If an instance still exists this long after its deletion was requested, the deletion is requested again."""
 _NEWCOMERS = frozenset({NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE})
 _UNSETTLED = _NEWCOMERS | {NodeState.HELD, NodeState.UNREADY}
 
@@ -38,7 +41,10 @@ def classify(
 
 
 def _has_joined(spec: PoolSpec, node: ScalingNode | None, known: Tracked | None, now: float) -> bool:
-    """Return whether the node has joined. To a new leader, a node older than the join timeout has joined."""
+    """Return whether the node has joined.
+
+    A new leader has no memory of the node, so it assumes that a node older than the join timeout has joined.
+    """
     if known is not None and known.joined:
         return True
     if node is None:

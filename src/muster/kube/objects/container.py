@@ -122,7 +122,7 @@ class SleepAction(KubeStruct):
 
 
 class Probe(KubeStruct):
-    """A check of a container; 0 means the API server's default."""
+    """A check of a container. A number field of 0 means that the API server chooses its default."""
 
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
@@ -161,7 +161,7 @@ class SecurityContext(KubeStruct):
 
 
 class Container(KubeStruct):
-    """A container, or an init container (`restart_policy` Always makes that a sidecar)."""
+    """A container or an init container. An init container with `restart_policy` Always is a sidecar."""
 
     name: str
     image: str = ""

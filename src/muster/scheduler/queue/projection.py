@@ -2,8 +2,9 @@
 
 The projection replays the queue in order, without backfill. Running gangs leave when their time limit ends. Each
 waiting gang takes nodes as soon as it fits, and holds them for its whole limit (conservative projection). Backfilled
-gangs are gone before the head of the queue starts, so they delay no gang. The start is unknown if a gang in front has
-no limit, or if rules about other pods decide.
+gangs have ended before the head of the queue starts, so they do not delay other gangs. The start is unknown if a gang
+in front has no time limit. It is also unknown if rules about other pods (affinity, anti-affinity, spread) affect where
+this gang or a gang in front may run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ _TAKES_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.TOO_MANY_WAYS, Why.MAKING_RO
 
 
 def starts_by(snapshot: Snapshot, plan: Plan, gang: Gang, now: float) -> Start | None:
-    """Return when a gang without a placement starts; None without limits. `plan` is the plan for the snapshot."""
+    """Return the range of times in which a gang without a placement starts.
+
+    Returns None if that is not known, for example if a gang in front has no time limit. `plan` is the plan for the
+    snapshot.
+    """
     known = plan.starts.get(gang.key)
     if known is not None or gang.queued_as is None or not snapshot.ending:
         return known
@@ -62,7 +67,7 @@ def starts_by(snapshot: Snapshot, plan: Plan, gang: Gang, now: float) -> Start |
 
 
 class _Ends:
-    """Ends of gangs, in order: of running ones, and of those started in the projection."""
+    """The ends of gangs, in order of time: of running gangs, and of gangs that the projection has started."""
 
     def __init__(
         self,
@@ -91,7 +96,10 @@ class _Ends:
         return end
 
     def _give(self, taken: Iterable[tuple[str, PodClass]]) -> None:
-        """Free the room, grouping nodes that are alike; a repeated node comes after the others."""
+        """Free the room. Nodes that are alike are freed together.
+
+        If a node occurs more than once (several pods), each further occurrence is freed in a later pass.
+        """
         alike: dict[tuple[Bucket, PodClass], list[str]] = {}
         seen: set[str] = set()
         again: list[tuple[str, PodClass]] = []
@@ -110,7 +118,11 @@ class _Ends:
 
 
 def _ahead(snapshot: Snapshot, matcher: Matcher, plan: Plan, gang: Gang) -> list[Gang] | None:
-    """Return the gangs in front that compete for nodes, directly or through others; None if one has no limit."""
+    """Return the gangs in front that compete for nodes, directly or through others; None if the start is not known.
+
+    The start is not known if one of them has no limit, or if there are more than `AHEAD` of them. It is also not known
+    if a gang with a placement takes nodes in place of its lost ones.
+    """
     assert gang.queued_as is not None
     classes = {bucket.node_class for bucket in snapshot.buckets.values()}
     wanted = _usable(matcher, gang.counts, classes)
@@ -130,7 +142,7 @@ def _ahead(snapshot: Snapshot, matcher: Matcher, plan: Plan, gang: Gang) -> list
         repaired = snapshot.gangs[key]
         takes_nodes = repaired.placement is not None and reason.why in _TAKES_NODES
         if takes_nodes and wanted & _usable(matcher, repaired.counts, classes):
-            return None  # it is not known when it frees its nodes
+            return None  # the time when this gang frees its nodes is not known
     found = [queue[at] for queue in queues for at in range(queue.position(gang.order))]
     found = [each for each in found if not _keeps_nothing(plan, each)]
     if any(each.limit_s is None for each in found):

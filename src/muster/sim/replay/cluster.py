@@ -112,7 +112,11 @@ class Cluster:
         self._state.set_node(node_of(self._shapes[name], ready=True))
 
     def replace(self, run: Run, slot: int, now: float) -> None:
-        """Replace the lost pod of a slot, as its owner does. A pod without a gang becomes a new gang of one."""
+        """Replace the lost, preempted or evicted pod of a slot, as its owner does.
+
+        If the job is a single pod and not a gang, the new pod gets a new scheduler key, because that key contains the
+        pod's UID.
+        """
         self._remove(run, run.pods[slot], now)
         self._make(run, slot, now, PodMaker(run.job, run.attempt, START_S + now))
         if not run.job.gang:

@@ -1,7 +1,8 @@
 """Published statistics about the jobs of four GPU clusters. The models in `arrivals.py` are fitted to these numbers.
 
-Source: the table of cluster statistics in InternLM/AcmeTrace, `data/cluster_summary.csv`, of the paper
-"Characterization of Large Language Model Development in the Datacenter" (NSDI'24); its columns for GPU jobs.
+Source: `data/cluster_summary.csv` in InternLM/AcmeTrace, the table of cluster statistics of the paper
+"Characterization of Large Language Model Development in the Datacenter" (NSDI'24). Only its columns for GPU jobs are
+used.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import msgspec
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """GPU jobs of one cluster; times in seconds. The median job has one GPU in all of them."""
+    """GPU jobs of one cluster; times in seconds. In each of the four clusters, the median job has one GPU."""
 
     mean_run_s: float
     median_run_s: float

@@ -25,7 +25,12 @@ class Series:
         waiting_jobs: int,
         stopped: int,
     ) -> None:
-        """Record the values from `now` on. All are GPUs, except `waiting_jobs`."""
+        """Record values that apply from `now` on.
+
+        `waiting_jobs` is a number of jobs; all others are numbers of GPUs. `Room` describes `busy`, `down`, `split` and
+        `idle`. `waiting_gpus` are requested by the jobs in the queue. `stopped` are allocated to jobs that cannot run
+        because a member is missing.
+        """
         self.times.append(now)
         values = (busy, down, split, idle, waiting_gpus, waiting_jobs, stopped, idle if waiting_jobs else 0)
         for column, value in zip(self.columns, values, strict=True):
@@ -41,7 +46,7 @@ class Series:
             while start < stop:
                 at = min(int(start / width), intervals - 1)
                 upto = min(stop, (at + 1) * width) if at + 1 < intervals else stop
-                if upto <= start:  # because of rounding, the border lies in the past
+                if upto <= start:  # because of rounding, the computed end of this interval is not after `start`
                     at, upto = min(at + 1, intervals - 1), min(stop, (at + 2) * width)
                 for number, value in enumerate(values):
                     sums[at][number] += value * (upto - start)

@@ -63,7 +63,10 @@ class Row:
         return int(value)
 
     def time_s(self, column: str) -> float | None:
-        """Return an ISO time in seconds since the epoch, UTC where it names no offset; None where it is missing."""
+        """Convert an ISO time to seconds since the epoch.
+
+        A time without an offset is in UTC. An empty cell gives None.
+        """
         text = self.text(column)
         if not text:
             return None

@@ -29,32 +29,36 @@ the retries of a correct program:
 | `infrastructure` | `status.restarts.infrastructure` | `spec.infrastructureLimit` | 50 |
 | `unknown` | `status.restarts.unknown` | `spec.unknownLimit` | 5 |
 
-The table below decides to which one. `status.faults[].rule` holds the name of the rule that decided.
+The rules in the second table decide which budget a fault is charged to. `status.faults[].rule` holds the
+name of the rule that decided.
 
-One incident often leaves several pieces of evidence, such as an exit code and a node that is not Ready. The
+The *supervisor* is process 1 of each worker pod. It starts the ranks and reports to the controller. One
+incident often leaves several pieces of evidence, such as an exit code and a node that is not Ready. The
 controller decides as follows:
 
-- For each piece of evidence, the first matching rule of the table applies. The rule with the lowest tier
-  decides. If several rules have this tier, the earliest evidence decides.
-- If one rank fails, other ranks often fail because they lost it. These failures have a high tier, so they
-  decide only if there is no other evidence. Until then, the fault names the slot whose connection broke, if
-  the controller knows it.
+- For each piece of evidence, the first matching rule of the table applies. The matching rule with the
+  lowest tier decides. If several matching rules have this tier, the earliest evidence decides.
+- If one rank fails, other ranks often fail because they lost their connection to it. The rules for these
+  failures have a high tier, so they decide only if there is no other evidence. While such failures are the
+  only evidence, the fault names a slot whose supervisor has lost its connection to the controller, if there
+  is one.
 - The restart begins before the decision is final. If evidence of a lower tier arrives later, the controller
-  changes the charge and refunds the old one. While the restart lasts, all evidence counts. After it, only
-  evidence of broken hardware counts, up to {window:.0f} s after the fault.
+  charges the fault to the new budget and refunds the old one. Until the restart is complete, the controller
+  uses all new evidence. After that, it uses only evidence of broken hardware, up to {window:.0f} s after the
+  fault.
 - If a budget is used up, the job fails {settle:.0f} s after its last fault. If a supervisor does not answer,
   the controller first waits until the supervisor answers or counts as lost.
 - If a node is not Ready but its supervisor still answers, that is not a fault.
-- If the connection to a supervisor breaks, the supervisor counts as lost after {cut:.0f} s. The time is
-  {contact:.0f} s if the connection did not break, or if the node has renewed its Lease in the meantime.
+- A supervisor that does not answer counts as lost after {contact:.0f} s. If its connection broke, and its
+  node has not renewed its Lease since, the time is only {cut:.0f} s.
 - If more than half of all supervisors do not answer, the cause may be the controller's own network. The
   controller then waits for at most {blackout:.0f} s, and decides by the state of nodes and pods in the API
   server.
 
-The column *slot* shows what happens to the slot. *Kept*: the ranks restart in the same pod. *Replaced*: the
-slot gets a new pod. *Excluded*: the new pod must not use the same node. If the pod has waited
-{exclusion:.0f} s for another node (`muster controller --exclusion`), it may use the node again, if the node
-is Ready.
+The column *slot* shows what happens to the slot of the fault. *Kept*: the ranks restart in the same pod.
+*Replaced*: the slot gets a new pod. *Excluded*: the new pod must not use the same node. If the pod has
+waited {exclusion:.0f} s for another node (`muster controller --exclusion`), it may use the old node again,
+if that node is Ready.
 
 """
 
@@ -74,8 +78,9 @@ def page() -> str:
         "| tier | rule | evidence | cause | slot | why |\n|---|---|---|---|---|---|\n",
         *(_line(row) for row in (*TABLE, UNEXPLAINED)),
         "\n## Hardware evidence\n\n",
-        f"A node condition that is True and whose type matches `{_code(CONDITIONS.pattern)}`, and a "
-        f"Warning Event about the node whose reason matches `{_code(REASONS.pattern)}`.\n",
+        "Each of these is evidence of broken hardware:\n\n",
+        f"- a node condition that is True and whose type matches `{_code(CONDITIONS.pattern)}`;\n",
+        f"- a Warning Event about the node whose reason matches `{_code(REASONS.pattern)}`.\n",
         "\n## Sources of the rules\n\n",
         *(f"- `{row.id}`: {row.source}\n" for row in TABLE if row.source),
     ]

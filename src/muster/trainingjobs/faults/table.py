@@ -57,7 +57,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(
         id="hardware", tier=0, kind="hardware", cause="infrastructure", exclude=True,
         what="A condition or Event of the node names broken hardware, at most 120 s before or after the fault",
-        why="Broken hardware ended the ranks, not the program; if this evidence comes late, the old charge "
+        why="Not the program but broken hardware ended the ranks; if this evidence comes late, the old charge "
         "is refunded",
         source="NVIDIA Xid catalogue; Meta's Llama 3 paper, section 3.3.4",
     ),
@@ -208,18 +208,17 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="cannot-start-here", tier=4, kind="start", cause="infrastructure", exclude=True,
-        what="Some nodes cannot execute the launcher or the program, or end with exit code 126 or 127 before "
-        "the first "
-        "step, while other nodes of the job do not; if another node has such a code in the next attempt, the "
-        "rank is at fault",
-        why="All nodes run the same image, so a disk or a mount of this node is at fault; if the failure "
-        "moves with the "
-        "rank, the node is not", source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
+        what="On some nodes of the job, but not on all, the launcher or the program cannot be executed or ends "
+        "with exit code 126 or 127 before the first step. If it happens on another node in the next attempt, the "
+        "cause is the rank",
+        why="All nodes run the same image, so a disk or a mount of this node is at fault; if the failure follows "
+        "the rank to another node, the first node was not at fault",
+        source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
     ),
     Row(
         id="checkpoint-gone", tier=4, kind="checkpoint", cause="infrastructure", replace=False,
         what="A rank failed before its attempt reported anything, and every node reports that the checkpoint of the "
-        "attempt is gone; this rule applies to at most 3 of the faults in the status",
+        "attempt is gone; of the faults that `status.faults` holds, at most 3 are charged by this rule",
         why="The checkpoint existed just before the attempt began, so it was deleted before the program "
         "could read it",
     ),
@@ -239,7 +238,7 @@ TABLE: Final[tuple[Row, ...]] = (
         id="rank-lost-peer", tier=6, kind="rank", says=_LOST_PEER, cause="unknown", replace=False,
         what="A rank ended because it lost its connection to another rank, and no other failed rank is known",
         why="The failure is a consequence of another one, which the controller does not know",
-        source="kubernetes-sigs/kueue#11789: what follows from one lost node uses up the retry budget",
+        source="kubernetes-sigs/kueue#11789: failures that are consequences of one lost node use up the retry budget",
     ),
     Row(
         id="rank-terminated", tier=6, kind="rank", signals=(15, 2, 1), cause="unknown", replace=False,

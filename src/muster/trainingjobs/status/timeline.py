@@ -12,9 +12,9 @@ _STAGES: Final = ("detected", "stopped", "backoff", "placed", "ready", "running"
 
 
 class RestartLedger:
-    """Observes each restart once, when the job is useful again.
+    """Observes each restart once, when the program has reported a later step than before the fault (stage `useful`).
 
-    If the controller changes during a restart, it is not counted.
+    If another controller becomes leader during a restart, the number of status writes of that restart is not observed.
     """
 
     def __init__(self, metrics: TrainingJobMetrics) -> None:

@@ -192,7 +192,7 @@ def test_an_explanation_names_the_line_the_evidence_and_what_others_would_do() -
     assert any("nvidia IGNORE" in text and "eks replace" in text for text in said)
     excused = list(lines(judge(xid(45), xid(31, 5)), default_policy()))
     assert any(text.startswith("not counted for xid/45") and "xid-45-follows" in text for text in excused)
-    assert list(lines(Decision(), default_policy())) == ["none: nothing that counts now was seen"]
+    assert list(lines(Decision(), default_policy())) == ["none: no finding counts at present"]
 
 
 CODES = st.sampled_from(

@@ -52,7 +52,8 @@ class PodSubresources:
         """Bind a pod to a node.
 
         Raises:
-            StatusError: 404; or 409 if it is bound, being deleted, or has another UID.
+            StatusError: 404 if the pod does not exist. 422 if the target is not a node. 400 if the body names another
+                pod. 409 if the pod is bound, is being deleted, has scheduling gates, or has changed.
         """
         target = section(body, "target")
         errors = []
@@ -60,7 +61,7 @@ class PodSubresources:
             errors.append(unsupported("target.kind", target["kind"], ["Node", "<empty>"]))
         if not target.get("name"):
             errors.append(required("target.name"))
-        if errors:  # kube-apiserver answers with 500 here
+        if errors:  # unlike kube-apiserver, which answers 500 here, answer 422
             raise invalid_object("Binding", "", name, errors)
         meta = section(body, "metadata")
         if meta.get("name") and meta["name"] != name:
@@ -108,7 +109,9 @@ class PodSubresources:
             self._spend_budget(pod, name, dry_run=dry_run)
         self._deletes.delete(self._pods, item.key, name, rehearsal)
         if not dry_run:
-            self._mark_evicted(namespace, name)  # this write changes its version
+            # This write changes the pod's resourceVersion. So the delete below must not check `asked.version`; the dry
+            # run above has checked it.
+            self._mark_evicted(namespace, name)
             options = DeleteOptions(asked.grace_s, asked.propagation, asked.uid)
             self._deletes.delete(self._pods, item.key, name, options)
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -161,7 +164,8 @@ class PodSubresources:
         """Return the kubelet's address for a request.
 
         Raises:
-            StatusError: 400 or 404 if the container does not exist, or the pod has no kubelet.
+            StatusError: 404 if the pod does not exist. 400 if the container does not exist or must be named, or if the
+                pod has no node. 500 if the node does not exist or its kubelet's address is not known.
         """
         pod = self._get(namespace, name).object()
         container = self._container(pod, name, query.get("container", ""))

@@ -123,6 +123,7 @@ def _ordered(values: list[Any], order: list[Any], key: str) -> list[Any]:
 
 
 def _interleave(values: list[Any], listed: list[Any], wanted: list[Any], identity: Any) -> list[Any]:
-    # items that are not in the given order keep their relative positions
+    # Items that `$setElementOrder` does not name keep their positions; the named items fill the other positions in the
+    # given order.
     queue = iter(listed)
     return [next(queue) if identity(item) in wanted else item for item in values]
