@@ -518,6 +518,36 @@ def test_freed_room_is_kept_even_if_the_last_pod_ends_during_the_write() -> None
     assert (world.nodes_of("moves"), world.nodes_of("comes")) == ({0: "b"}, {0: "a"})
 
 
+def test_a_slot_stays_beside_room_that_a_write_gives_up_and_a_pod_still_uses() -> None:
+    """The room is reserved until the write has ended. The pod and the reservation take it only once."""
+    world = World()
+    world.add_nodes("a")
+    world.add_gang("moves", 1, gpus=4)
+    world.run()
+    world.terminate("moves-0-0")
+    away = {"key": "metadata.name", "operator": "NotIn", "values": ["a"]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [away]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    world.add_member("moves", 0, 1, attempt=1, gpus=4, affinity=affinity)
+    world.add_gang("comes", 1, gpus=4)
+    world.add_nodes("b", gpus=4)
+    move, comes = world.decide().actions
+    assert isinstance(move, WritePlacement)
+    assert isinstance(comes, WritePlacement)
+    assert [slot.node for slot in (*move.placement.spec.slots, *comes.placement.spec.slots)] == ["b", "a"]
+
+    moves = world.gang("moves")
+    world.state.begin_write(moves, move.placement)
+    world.carry_out(comes)
+    world.add_nodes("c")
+    assert not [action for action in world.decide().actions if isinstance(action, WritePlacement)]
+    world.remove_pod("moves-0-0")
+    assert not [action for action in world.decide().actions if isinstance(action, WritePlacement)]
+    world.state.end_write(moves, None)
+    world.run()
+    assert world.nodes_of("comes") == {0: "a"}
+
+
 def keep_too(world: World, gang: str, of: str) -> None:
     """A Placement of an earlier version of the scheduler: it keeps the very nodes that another one keeps."""
     placement = world.placements[f"default/{of}"]

@@ -141,7 +141,9 @@ def _room_for(
     if node.fully_held:
         bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
     if ours and held[1] is not None:
-        bucket = _with(bucket, [held[1], *_planned_by_others(snapshot, gang, node)])
+        bucket = _with(
+            bucket, [held[1], *_planned_by_others(snapshot, gang, node), *_counted_twice(snapshot, gang, node)]
+        )
     if fits(member.cls, bucket):
         return None
     old = [
@@ -167,6 +169,23 @@ def _holds_node(cls: PodClass) -> str:
 def _planned_by_others(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
     """Return the classes of pods that preempting gangs will place on the node, if this gang is one of their victims."""
     return [cls for other, cls in _plans_on(snapshot, gang, node) if cls is not None]
+
+
+def _counted_twice(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
+    """Return the room that other gangs give up on the node and that their pods still use.
+
+    Until the write that gives the room up has ended, it is reserved beside the pod, in case the pod ends earlier.
+    """
+    found = []
+    for (key, slot), cls in node.holds.items():
+        other = snapshot.gangs.get(key)
+        if cls is None or other is None or other is gang or not other.writing:
+            continue
+        if other.holds.get(slot, ("",))[0] != node.name and any(
+            pod.counted_on == node.name for pod in other.members_by_slot.get(slot, {}).values()
+        ):
+            found.append(cls)
+    return found
 
 
 def _is_unsettled(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> bool:
