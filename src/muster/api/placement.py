@@ -12,7 +12,7 @@ from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct
 
 PlacementPhase = Literal["Open", "Bound", "Preempting", "Released"]
-LeavingReason = Literal["Preempted", "Yielded", "NoSpare"]
+LeavingReason = Literal["Preempted", "Yielded", "NoSpare", "Backfilled"]
 
 
 class PlacedSlot(KubeStruct):
@@ -37,6 +37,15 @@ class GivenUpSlot(KubeStruct):
             "of a later attempt, that pod belongs to the gang again.",
         ),
     ] = 0
+
+
+class Backfill(KubeStruct):
+    """The gang whose reserved nodes a backfilled gang uses until they are needed."""
+
+    gang: Annotated[str, Meta(min_length=1, description="`namespace/name` of the gang that waits for these nodes.")]
+    gang_uid: Annotated[str, Meta(description="UID of the object that owns that gang.")] = field(
+        default="", name="gangUID"
+    )
 
 
 class PlacementSpec(KubeStruct):
@@ -76,6 +85,13 @@ class PlacementSpec(KubeStruct):
             "gang until those gangs have left."
         ),
     ] = False
+    backfill: Annotated[
+        Backfill | None,
+        Meta(
+            description="Set if the gang started on nodes that are reserved for a gang before it in the queue. When "
+            "that gang can start, this one is asked to save a checkpoint and to leave."
+        ),
+    ] = None
 
 
 class PlacementStatus(KubeStruct):
@@ -97,7 +113,7 @@ class PlacementStatus(KubeStruct):
             description="Why the gang must give its nodes back. Preempted: to a gang that may preempt it. Yielded: "
             "this gang and a gang that comes before it in the queue both lost nodes. No spare node is free, so the "
             "other gang gets the nodes of this one. NoSpare: the gang lost a node, no spare is free, and the job "
-            "chose this itself (noSpare: Requeue)."
+            "chose this itself (noSpare: Requeue). Backfilled: the gang for which these nodes are reserved can start."
         ),
     ] = None
     message: Annotated[str, Meta(description="The reason as a sentence, with the preempting gang.")] = ""

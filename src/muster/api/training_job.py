@@ -137,6 +137,7 @@ MUTABLE_FIELDS: Final = frozenset(
     {
         "suspend",
         "priority",
+        "restartable",
         "backoffLimit",
         "infrastructureLimit",
         "unknownLimit",
@@ -318,6 +319,17 @@ class TrainingJobSpec(KubeStruct):
                 le=TESTED_WITHIN_MAX_H,
                 description="The job uses only nodes that passed their tests within this number of hours before the "
                 "gang is placed. Needs preflight. If absent, any trusted node can be used.",
+            ),
+        ]
+        | None
+    ) = None
+    restartable: (
+        Annotated[
+            bool,
+            Meta(
+                description="Whether the job loses little if it is stopped and started again. If true, it may start "
+                "on nodes that are reserved for a job before it (docs/scheduling.md). If absent, it may do so once "
+                "it has reported a checkpoint. If false, never."
             ),
         ]
         | None

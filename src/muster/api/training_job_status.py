@@ -69,6 +69,18 @@ class Backoff(KubeStruct):
     ] = None
 
 
+class BackfillStatus(KubeStruct):
+    """A job's use of nodes that are reserved for jobs before it in the queue."""
+
+    gang: Annotated[
+        str, Meta(description="`namespace/name` of the gang whose reserved nodes the job uses now; empty for none.")
+    ] = ""
+    asked: Annotated[int, Meta(description="How often the job was asked to leave such nodes.")] = 0
+    seconds_lost: Annotated[
+        float, Meta(description="Run time since the last checkpoint that the job lost when it was asked, in all.")
+    ] = 0.0
+
+
 class Progress(KubeStruct):
     """The program's newest report. The controller limits the rate of writes, so this can lag by a few seconds."""
 
@@ -240,6 +252,10 @@ class TrainingJobStatus(KubeStruct):
         int,
         Meta(description="How often the job was preempted. No budget limits this."),
     ] = 0
+    backfill: Annotated[
+        BackfillStatus | None,
+        Meta(description="Whether the job is backfilled, and what that cost it; absent if it never was."),
+    ] = None
     progress: Annotated[Progress | None, Meta(description="The newest report of the program.")] = None
     checkpoint_dir: Annotated[
         str,

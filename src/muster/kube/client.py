@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, cast, overload
 
@@ -216,12 +216,18 @@ class Client(RestClient):
         path = kind.RESOURCE.object_path(self._namespace(kind.RESOURCE, namespace), name)
         await self.request("DELETE", path, body=encode(options) if len(options) > 2 else None)
 
-    async def bind(self, pod_name: str, node: str, *, namespace: str, uid: str) -> None:
-        """Bind the pod with `uid` to a node. Raises Conflict if it is bound already or is another pod."""
+    async def bind(
+        self, pod_name: str, node: str, *, namespace: str, uid: str, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """Bind the pod with `uid` to a node. Raises Conflict if it is bound already or is another pod.
+
+        The API server adds the annotations to the pod (kubernetes pkg/registry/core/pod/storage, assignPod).
+        """
+        meta = {"name": pod_name, "namespace": namespace, "uid": uid}
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": pod_name, "namespace": namespace, "uid": uid},
+            "metadata": {**meta, "annotations": dict(annotations)} if annotations else meta,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self.request("POST", Pod.RESOURCE.object_path(namespace, pod_name, "binding"), body=encode(binding))

@@ -7,7 +7,8 @@ The rules, in the order in which they apply:
 - A gang with a placement keeps its slots. Only slots whose node is no longer usable are placed again, all together.
   If it has no pods on its nodes, and other gangs could use these nodes, it returns to the queue.
 - The first waiting gang reserves every node it could use. Gangs behind it may use these nodes only if they already
-  hold nodes, or if their time limit ends them before it starts.
+  hold nodes, if their time limit ends them before it starts, or if they are restartable.
+- When the first waiting gang fits without restartable gangs behind it, these are asked to leave (queue/overtaking.py).
 - A gang that would not fit into the empty cluster reserves nothing. Otherwise it would block the queue for ever.
 - Gangs of lower priority are preempted for a gang that does not fit, if it then fits.
 - A gang that lost nodes and finds no spare continues with fewer if its job allows that.
@@ -16,9 +17,10 @@ The rules, in the order in which they apply:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
+from muster.api.placement import Backfill
 from muster.api.words import few
 from muster.scheduler.draft import Draft, ask_to_leave, report_blocker, room_for, waits, wake, write
 from muster.scheduler.gangs.gang import Gang, Order
@@ -35,6 +37,7 @@ from muster.scheduler.preemption.victims import continues_without, is_stuck, may
 from muster.scheduler.queue.backfill import Start, start_of, would_end_at
 from muster.scheduler.queue.demand import demands
 from muster.scheduler.queue.late_members import as_many_as_fit, room_for_joiners
+from muster.scheduler.queue.overtaking import has_overtaken, may_be_backfilled, rests_until
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
@@ -108,21 +111,38 @@ def _place(draft: Draft, gang: Gang) -> bool:
     closed = draft.kept.closed_to(would_end_at(gang, draft.now))
     chosen = _choose(draft, gang, groups, closed)
     if isinstance(chosen, Shortage):
-        return _short(draft, gang, groups, chosen, closed)
+        return _give_reserved(draft, gang, groups) or _short(draft, gang, groups, chosen, closed)
     _give(draft, gang, chosen)
     return True
 
 
-def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str]) -> None:
-    """Write the first plan of a gang, or bind a single pod, which needs no Placement."""
+def _give_reserved(draft: Draft, gang: Gang, groups: Groups) -> bool:
+    """Backfill a gang that fits on nodes which are reserved for gangs before it, until these can start."""
+    if not draft.kept or not may_be_backfilled(gang, draft.settings):
+        return False
+    chosen = _choose(draft, gang, groups, draft.kept.closed_to_restartable())
+    if isinstance(chosen, Shortage):
+        return False
+    first = draft.kept.first_on(chosen.values())
+    _give(draft, gang, chosen, Backfill(gang=first.full_name, gang_uid=first.uid) if first is not None else None)
+    return True
+
+
+def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str], backfill: Backfill | None = None) -> None:
+    """Write the first plan of a gang, or bind a single pod, which needs no Placement.
+
+    `backfill`: the gang for which these nodes are reserved.
+    """
     if gang.single:
         member = gang.pending[0]
         if member.retry_at > draft.now:
             wake(draft, member.retry_at)
         else:
-            draft.actions.append(Bind(gang.key, member.namespace, member.name, member.uid, chosen[0]))
+            reserved_for = backfill.gang if backfill is not None else ""
+            bind = Bind(gang.key, member.namespace, member.name, member.uid, chosen[0], backfilled_for=reserved_for)
+            draft.actions.append(bind)
         return
-    write(draft, gang, chosen, keep_deadline=False, reason="")
+    write(draft, gang, chosen, keep_deadline=False, reason="", backfill=backfill)
 
 
 def _choose(draft: Draft, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
@@ -147,6 +167,8 @@ def _repair(draft: Draft, gang: Gang, looked: SlotReview, keep_deadline: bool) -
     groups = _groups(gang, looked.replace)
     chosen = _choose(draft, gang, groups)
     if isinstance(chosen, Shortage):
+        if _take_back(draft, gang, groups):
+            return
         draft.kept.keep(gang, groups, _start(draft, gang, groups))
         waits(draft, gang, Reason(Why.NOT_ENOUGH_NODES, chosen.need, chosen.have))
         draft.short.append((gang, groups, True))
@@ -183,6 +205,8 @@ def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Co
         why = Why.TOO_MANY_WAYS if impossible.gave_up else Why.MORE_THAN_THE_CLUSTER
         waits(draft, gang, Reason(why, impossible.need, impossible.have))
         return True
+    if _take_back(draft, gang, groups):
+        return True
     draft.kept.keep(gang, groups, _start(draft, gang, groups, closed) if behind is None else None)
     draft.short.append((gang, groups, False))
     if behind is not None:
@@ -190,6 +214,30 @@ def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Co
     else:
         why = Why.TOO_MANY_WAYS if short.gave_up else Why.NOT_ENOUGH_NODES
         waits(draft, gang, Reason(why, short.need, short.have))
+    return False
+
+
+def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
+    """Give a gang the nodes of backfilled gangs, if it then fits. Return whether it did.
+
+    This comes before more gangs are backfilled, which would use the nodes that are free. If the gang would fit except
+    for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later.
+    """
+    backfilled = [other for other in draft.snapshot.backfilled.values() if has_overtaken(gang, other)]
+    if not backfilled or gang.key in draft.leaving:
+        return False
+    closed = draft.kept.kept_from(gang)
+    rests = {other.key: rests_until(other, draft.now, draft.settings) for other in backfilled}
+    resting = {key for key, until in rests.items() if until}
+    draft.searched.add(gang.key)
+    made = make_room(draft, gang, groups, closed=closed, spared=resting)
+    if made is not None:
+        _take_over(draft, gang, made)
+        return True
+    made = make_room(draft, gang, groups, closed=closed) if resting else None
+    if made is not None:
+        draft.kept.now_due(groups)
+        wake(draft, max(rests.get(other.key, 0.0) for other in made.victims))
     return False
 
 
@@ -214,13 +262,11 @@ def _make_room_in_order(draft: Draft) -> None:
             for other, lost, broken in draft.short[at + 1 :]
             if stuck and broken and not continues_without(other, _count(lost))
         ]
-        made = make_room(
-            draft,
-            gang,
-            groups,
-            closed=() if stuck else draft.kept.kept_from(gang),
-            stuck=[other for other in later if may_take(draft, gang, other)],
-        )
+        others = [other for other in later if may_take(draft, gang, other)]
+        made = None
+        if others or gang.key not in draft.searched:
+            closed = () if stuck else draft.kept.kept_from(gang)
+            made = make_room(draft, gang, groups, closed=closed, stuck=others)
         if made is not None:
             _take_over(draft, gang, made)
         elif stuck and _shrink(draft, gang, groups):
@@ -297,8 +343,8 @@ def _behind(draft: Draft, queue: Queue, at: int) -> None:
 
 
 def _backfill(draft: Draft, queue: Queue, head: Gang) -> set[str]:
-    """Place gangs behind the head whose time limit ends them before it starts; return their keys."""
-    placed: set[str] = set()
+    """Place gangs behind the head that end before it starts, or that give their nodes back; return their keys."""
+    placed = _backfill_restartable(draft, queue, head)
     if head.key not in draft.starts:
         return placed
     room = room_for(draft, head.counts)
@@ -312,6 +358,41 @@ def _backfill(draft: Draft, queue: Queue, head: Gang) -> set[str]:
         if not isinstance(chosen, Shortage):
             _give(draft, gang, chosen)
             placed.add(gang.key)
+    return placed
+
+
+def _backfill_restartable(draft: Draft, queue: Queue, head: Gang) -> set[str]:
+    """Place restartable gangs behind the head on reserved nodes, in queue order; return their keys.
+
+    Gangs of one size fit alike, so if one does not fit, those of its size after it do not fit either.
+    """
+    placed: set[str] = set()
+    sizes = queue.restartable_after(head.order)
+    if not sizes:
+        return placed
+    closed = draft.kept.closed_to_restartable()
+    room = room_for(draft, head.counts, closed)
+    if not any(room.values()):
+        return placed  # the common case
+    turns: list[tuple[Order, int, Gang, Iterator[Gang]]] = []
+    for index, gangs in enumerate(sizes):
+        first = next(gangs)
+        turns.append((first.order, index, first, gangs))
+    heapq.heapify(turns)
+    tries = 0
+    while turns and tries < _BACKFILL_DEPTH:
+        _, index, gang, gangs = heapq.heappop(turns)
+        if any(count > room[cls] for cls, count in gang.counts.items()):
+            continue
+        if not (gang.writing or gang.binding or _name_taken(draft, gang)) and may_be_backfilled(gang, draft.settings):
+            tries += 1
+            if not _give_reserved(draft, gang, _groups(gang, gang.pending)):
+                continue
+            placed.add(gang.key)
+            room = room_for(draft, head.counts, closed)
+        after = next(gangs, None)
+        if after is not None:
+            heapq.heappush(turns, (after.order, index, after, gangs))
     return placed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from muster.api.placement import LeavingReason
+from muster.api.placement import Backfill, LeavingReason
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import planned
 from muster.scheduler.gangs.slots import SlotReview
@@ -34,6 +34,7 @@ class Draft:
         kept: nodes reserved for waiting gangs.
         short: gangs that lack nodes, in queue order. For each: its slots by class, and whether it had lost nodes.
         searches: failed searches for victims, by gang; None if the next search may run at once.
+        searched: gangs for which this plan has searched for victims before it backfilled gangs.
         giving_back: gangs in `short` that give up their placement if the search finds no victims.
     """
 
@@ -52,12 +53,13 @@ class Draft:
     starts: dict[str, Start] = field(default_factory=dict)
     kept: Reservations = field(init=False)
     short: list[tuple[Gang, Groups, bool]] = field(default_factory=list)
+    searched: set[str] = field(default_factory=set)
     giving_back: set[str] = field(default_factory=set)
     searches: dict[str, FailedSearch | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
-        self.kept = Reservations(self.snapshot, self.recalled.matcher)
+        self.kept = Reservations(self.snapshot, self.recalled.matcher, self.settings.policy_of)
 
 
 def wake(draft: Draft, at: float) -> None:
@@ -74,8 +76,12 @@ def write(
     keep_deadline: bool = False,
     without: Collection[int] = (),
     room_within_s: float | None = None,
+    backfill: Backfill | None = None,
 ) -> None:
-    """Write the gang's next Placement, `without` some slots. `room_within_s`: time limit for victims to leave first."""
+    """Write the gang's next Placement, `without` some slots. `room_within_s`: time limit for victims to leave first.
+
+    `backfill`: the gang for which these nodes are reserved, in a first Placement.
+    """
     nodes = {
         slot: placed
         for slot, placed in gang.placed.items()
@@ -95,6 +101,7 @@ def write(
         keep_deadline=keep_deadline,
         preempting=room_within_s is not None,
         given_up=_given_up(gang, nodes, without),
+        backfill=backfill,
     )
     draft.actions.append(WritePlacement(gang.key, placement, reason))
     draft.written.add(gang.key)

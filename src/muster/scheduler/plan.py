@@ -8,6 +8,7 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import LeavingReason, Placement
+from muster.api.scheduling import BackfillPolicy
 from muster.scheduler.memo import EMPTY, Memo
 from muster.scheduler.preemption.searches import FailedSearch
 from muster.scheduler.queue.backfill import Start
@@ -24,6 +25,12 @@ class Settings(msgspec.Struct, frozen=True):
         leave_slack_s: if a gang's controller does not react, its pods are deleted this long after its grace.
         team_key: label of nodes and pods that names their team, and key of the taint of nodes.
         preflight_required: nodes with GPUs are used only after they passed their tests (docs/preflight.md).
+        policy: which gangs may start on nodes that are reserved for a gang before them.
+        pool_policies: policies of pools that have their own, by the value of the label muster.dev/pool.
+        backfill_delay_s: a gang starts at most this long, and the longest grace of backfilled gangs, after the nodes
+            that are reserved for it would have been free without backfill.
+        backfill_min_run_s: a backfilled gang runs at least this long before it is asked to leave.
+        backfill_asks_max: a gang that was asked to leave this often is not backfilled any more.
     """
 
     bind_deadline_s: float = 30.0
@@ -31,6 +38,15 @@ class Settings(msgspec.Struct, frozen=True):
     leave_slack_s: float = 30.0
     team_key: str = LABEL_TEAM
     preflight_required: bool = False
+    policy: BackfillPolicy = "preemptible"
+    pool_policies: Mapping[str, BackfillPolicy] = {}
+    backfill_delay_s: float = 120.0
+    backfill_min_run_s: float = 60.0
+    backfill_asks_max: int = 3
+
+    def policy_of(self, pool: str) -> BackfillPolicy:
+        """Return the policy of the nodes with this pool label; "" for nodes without one."""
+        return self.pool_policies.get(pool, self.policy)
 
 
 class WritePlacement(msgspec.Struct, frozen=True):
@@ -120,7 +136,10 @@ class StayOn(msgspec.Struct, frozen=True):
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """Bind the pod, by UID. `slot` is -1 for a pod outside placed gangs."""
+    """Bind the pod, by UID. `slot` is -1 for a pod outside placed gangs.
+
+    `backfilled_for`: the gang for which the node is reserved, if a pod outside placed gangs is backfilled; else "".
+    """
 
     gang: str
     namespace: str
@@ -128,6 +147,7 @@ class Bind(msgspec.Struct, frozen=True):
     uid: str
     node: str
     slot: int = -1
+    backfilled_for: str = ""
 
 
 class Refuse(msgspec.Struct, frozen=True):

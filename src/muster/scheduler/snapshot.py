@@ -37,6 +37,10 @@ class Queue(Protocol):
         """Yield the gangs after `order` that have a time limit."""
         ...
 
+    def restartable_after(self, order: Order) -> list[Iterator[Gang]]:
+        """Return the restartable gangs after `order`, in order: an iterator for each size."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -54,6 +58,7 @@ class Snapshot:
         searches: recent searches for victims that found none, by the key of the gang that needs the room.
         owners: team of each node that has one.
         borrowing: the borrowers in `movable`, by key.
+        backfilled: gangs in `movable` that were backfilled, by key.
         changed_gangs: gangs that changed, and those on nodes that changed.
         team_key: key of the taint of nodes that a team owns.
         pools: whether some nodes are in pools, so that pods that request devices may use only these.
@@ -79,6 +84,7 @@ class Snapshot:
     searches: Mapping[str, FailedSearch]
     owners: Mapping[str, str]
     borrowing: Mapping[str, Gang]
+    backfilled: Mapping[str, Gang]
     changed_gangs: Journal
     team_key: str
     pools: bool

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM
+from muster.api.names import ANNOTATION_BACKFILLED, ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.kube.objects.node import Node
@@ -90,6 +90,7 @@ class ClusterState:
             searches=self._searches,
             owners=self._table.owners,
             borrowing=self._queues.borrowing,
+            backfilled=self._queues.backfilled,
             changed_gangs=self._changed_gangs,
             team_key=team_key,
             pools=False,
@@ -219,6 +220,7 @@ class ClusterState:
         record.started, record.ready = pod.status.phase not in ("", "Pending"), pod.ready
         if ran != (record.started, record.ready):
             self.budgets.changed([record.gang])
+        record.backfilled = ANNOTATION_BACKFILLED in pod.metadata.annotations
         record.scale_up = pod.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED
         record.unschedulable = not record.node and is_unschedulable(pod)
         if record.unschedulable:
@@ -468,7 +470,8 @@ class ClusterState:
         if not gang.pods and (gang.roster is None or gang.roster.shape is None):
             gang.size = member.size
         created = seconds(placement.metadata.creation_timestamp)
-        gang.arrival = min(gang.arrival, created) if gang.arrival else created
+        if created:
+            gang.arrival = min(gang.arrival, created) if gang.arrival else created
         if gang.seen is not None and gang.seen.uid == placement.uid:
             placement = newer(gang.seen, placement)
         if gang.seen is None or (gang.seen.uid, gang.seen.spec.attempt) != (placement.uid, spec.attempt):

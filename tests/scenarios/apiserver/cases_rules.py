@@ -14,6 +14,7 @@ CRD = definition(next(kind for kind in KINDS if kind.resource is TrainingJob.RES
 JOBS = "/apis/muster.dev/v1alpha1/namespaces/{ns}/trainingjobs"
 OTHERS: dict[str, Any] = {
     "suspend": True, "priority": 3, "backoffLimit": 9, "infrastructureLimit": 9, "unknownLimit": 9,
+    "restartable": True,
     "timeLimitSeconds": 60, "ttlSecondsAfterFinished": 60, "replicas": 3, "gpusPerNode": 4, "nodeSharing": "Shared",
     "gpuResource": "amd.com/gpu", "ranksPerNode": 2, "launcher": "none", "image": "other", "command": ["other"],
     "args": ["-v"], "env": [{"name": "A", "value": "1"}], "workingDir": "/w", "code": {"configMap": "c"},

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from muster.api.names import ANNOTATION_BACKFILLED
 from muster.api.placement import Placement, PlacementStatus
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.kube.objects.meta import ObjectMeta
@@ -338,7 +339,9 @@ class World:
         spec = msgspec.structs.replace(pod.spec, node_name=action.node)
         conditions = [{"type": kind, "status": "True", "lastTransitionTime": when(self.now)} for kind in RUNNING]
         status = from_dict({"phase": "Running", "conditions": conditions}, type(pod.status))
-        self._set_pod(msgspec.structs.replace(pod, spec=spec, status=status))
+        notes = {ANNOTATION_BACKFILLED: action.backfilled_for} if action.backfilled_for else {}
+        meta = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, **notes})
+        self._set_pod(msgspec.structs.replace(pod, metadata=meta, spec=spec, status=status))
 
     def forget_all(self) -> None:
         """Start over with what the API server holds."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from muster.api.names import ANNOTATION_BACKFILLED
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, Invalid, NotFound
 from muster.kube.executor import Executor
@@ -108,7 +109,10 @@ class Binder:
             await self._work.wait()
 
     async def _bind(self, bind: Bind) -> None:
-        request = partial(self._client.bind, bind.pod, bind.node, namespace=bind.namespace, uid=bind.uid)
+        notes = {ANNOTATION_BACKFILLED: bind.backfilled_for} if bind.backfilled_for else None
+        request = partial(
+            self._client.bind, bind.pod, bind.node, namespace=bind.namespace, uid=bind.uid, annotations=notes
+        )
         result = await self._executor.run(f"binding pod {bind.namespace}/{bind.pod} to node {bind.node}", request)
         if result.error is None:
             self._bound_metric.inc()

@@ -53,10 +53,11 @@ class PodRecord:
         bound_since: when it was bound, from the API server; 0 if unknown.
         scale_up: autoscalers may add nodes for it.
         unschedulable: its condition asks autoscalers for nodes.
+        backfilled: its bind recorded that the node is reserved for a gang before it.
     """
 
     __slots__ = (
-        "assumed", "attempt", "binding", "bound_since", "claims", "cls", "counted_on", "created", "error",
+        "assumed", "attempt", "backfilled", "binding", "bound_since", "claims", "cls", "counted_on", "created", "error",
         "finished", "gang", "gates", "labels_error", "name", "namespace", "node", "owner", "priority", "problem",
         "ready", "retry_at", "scale_up", "slot", "started", "succeeded", "terminating", "traits", "uid",
         "unschedulable",
@@ -93,6 +94,7 @@ class PodRecord:
         self.bound_since = 0.0
         self.scale_up = False
         self.unschedulable = False
+        self.backfilled = False
 
     @property
     def live(self) -> bool:
@@ -191,6 +193,23 @@ class Gang:
     def borrows(self) -> bool:
         """Whether it runs on other teams' nodes until they need them."""
         return self.traits.rank is Rank.BORROWED
+
+    @property
+    def backfilled(self) -> bool:
+        """Whether it started on nodes that were reserved for a gang before it in the queue."""
+        if self.placement is not None:
+            return self.placement.spec.backfill is not None
+        return self.single and any(pod.backfilled for pod in self.current.values())
+
+    @property
+    def restartable(self) -> bool:
+        """Whether it loses little when it is stopped and started again, as its job or its pods say."""
+        return self.job.restartable if self.job is not None else self.traits.restartable
+
+    @property
+    def times_asked(self) -> int:
+        """How often it was asked to leave nodes on which it was backfilled; known of TrainingJobs only."""
+        return self.job.asked if self.job is not None else 0
 
     @property
     def team(self) -> str:

@@ -13,6 +13,7 @@ from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, ReleaseGang,
 from muster.scheduler.preemption.eviction import by_eviction, evict, is_tried, to_evict, try_eviction
 from muster.scheduler.preemption.victims import Vacating, leaves_by, vacating
 from muster.scheduler.queue.lending import lent_nodes, outranks
+from muster.scheduler.queue.overtaking import has_overtaken
 from muster.scheduler.reasons import Reason, Why
 
 PREEMPTED = "PreemptionByScheduler"
@@ -145,11 +146,13 @@ def _have_leave(draft: Draft, gang: Gang, look: Vacating) -> None:
     for other in look.tell:
         if outranks(gang, other) or lent_nodes(draft.snapshot, gang, other):
             ask_to_leave(draft, other, "Preempted", _preempted(draft, gang, other))
+        elif has_overtaken(gang, other):
+            ask_to_leave(draft, other, "Backfilled", _given_back(gang))
         else:
             text = f"yields to {gang.full_name}, which is earlier and lost nodes too, as no spare node is there"
             ask_to_leave(draft, other, "Yielded", text)
     for other in look.remove:
-        text = _preempted(draft, gang, other)
+        text = _given_back(gang) if has_overtaken(gang, other) else _preempted(draft, gang, other)
         draft.leaving.add(other.key)
         if by_eviction(other):
             _evict(draft, to_evict(other), text)
@@ -157,6 +160,10 @@ def _have_leave(draft: Draft, gang: Gang, look: Vacating) -> None:
         for pod in other.pods.values():
             if pod.live:
                 _remove(draft, other, pod, text)
+
+
+def _given_back(gang: Gang) -> str:
+    return f"gives back nodes on which it was backfilled: {gang.full_name}, which is before it in the queue, can start"
 
 
 def _preempted(draft: Draft, gang: Gang, other: Gang) -> str:

@@ -9,7 +9,15 @@ from types import MappingProxyType
 import msgspec
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
-from muster.api.placement import GivenUpSlot, LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
+from muster.api.placement import (
+    Backfill,
+    GivenUpSlot,
+    LeavingReason,
+    PlacedSlot,
+    Placement,
+    PlacementSpec,
+    PlacementStatus,
+)
 from muster.kube.objects.meta import ObjectMeta, OwnerReference, is_later
 from muster.kube.objects.pod import Pod
 from muster.scheduler.gangs.adapters.membership import Membership, gang_key, pod_key
@@ -108,11 +116,13 @@ def planned(
     keep_deadline: bool = False,
     preempting: bool = False,
     given_up: Mapping[int, int] = MappingProxyType({}),
+    backfill: Backfill | None = None,
 ) -> Placement:
     """Return the gang's next Placement: `nodes` is slot -> (node, node UID), `given_up` slot -> attempt.
 
     An existing one is replaced under its resourceVersion. `keep_deadline` repairs an open plan without extending its
-    deadline. `preempting` means that victims have to leave its nodes before that deadline.
+    deadline. `preempting` means that victims have to leave its nodes before that deadline. `backfill` is recorded in
+    a first plan; later plans keep what the first one says.
     """
     old = gang.placement
     start = timestamp(now)
@@ -131,6 +141,7 @@ def planned(
         given_up=tuple(GivenUpSlot(slot=slot, attempt=attempt) for slot, attempt in sorted(given_up.items())),
         bind_deadline=deadline,
         preempting=preempting,
+        backfill=old.spec.backfill if old is not None else backfill,
     )
     if old is not None:
         return msgspec.structs.replace(old, spec=spec)

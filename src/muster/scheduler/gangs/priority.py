@@ -10,6 +10,7 @@ import msgspec
 from muster.api.fixed_spec import effective
 from muster.api.names import (
     ANNOTATION_PRIORITY,
+    ANNOTATION_RESTARTABLE,
     ANNOTATION_SCALE_UP,
     APPROVED,
     LABEL_BALLOON,
@@ -45,6 +46,7 @@ class Traits(msgspec.Struct, frozen=True):
             preempts nothing.
         pinned: a member belongs to its node, as DaemonSet pods and static pods do, so the gang is never preempted.
         team: the team; "" if its pods name none, or different ones.
+        restartable: its pods declare that the gang loses little when it is evicted.
     """
 
     rank: Rank = Rank.OTHER
@@ -54,6 +56,7 @@ class Traits(msgspec.Struct, frozen=True):
     queue_priority: int = 0
     pinned: bool = False
     team: str = ""
+    restartable: bool = False
 
     def with_member(self, other: Traits) -> Traits:
         """Return the traits of the gang with one more member.
@@ -71,15 +74,23 @@ class Traits(msgspec.Struct, frozen=True):
             max(self.queue_priority, other.queue_priority),
             self.pinned or other.pinned,
             self.team if self.team == other.team else "",
+            self.restartable and other.restartable,
         )
 
 
 @lru_cache(maxsize=1024)
 def _traits(
-    rank: Rank, preempts: bool, limit_s: float | None, grace_s: float, queue_priority: int, pinned: bool, team: str
+    rank: Rank,
+    preempts: bool,
+    limit_s: float | None,
+    grace_s: float,
+    queue_priority: int,
+    pinned: bool,
+    team: str,
+    restartable: bool,
 ) -> Traits:
     """Return one shared object for equal traits."""
-    return Traits(rank, preempts, limit_s, grace_s, queue_priority, pinned, team)
+    return Traits(rank, preempts, limit_s, grace_s, queue_priority, pinned, team, restartable)
 
 
 def traits_of(pod: Pod, team_key: str = LABEL_TEAM) -> Traits:
@@ -100,6 +111,7 @@ def traits_of(pod: Pod, team_key: str = LABEL_TEAM) -> Traits:
         MIRROR in pod.metadata.annotations
         or any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references),
         labels.get(team_key, ""),
+        pod.metadata.annotations.get(ANNOTATION_RESTARTABLE) == "true",
     )
 
 
@@ -124,6 +136,8 @@ class JobFacts(msgspec.Struct, frozen=True):
         left_out: slots that the running attempt continues without.
         since: when it began to wait for nodes, which determines its place in the queue.
         scale_up: autoscalers may add nodes for it.
+        restartable: it may be stopped and started again at little cost: it declares that, or has saved a checkpoint.
+        asked: how often it was asked to leave nodes on which it was backfilled.
         said: the reason in its condition Admitted why it has no nodes; "" without one.
     """
 
@@ -138,6 +152,8 @@ class JobFacts(msgspec.Struct, frozen=True):
     left_out: tuple[int, ...] = ()
     since: float = 0.0
     scale_up: bool = False
+    restartable: bool = False
+    asked: int = 0
     said: str = ""
 
 
@@ -162,5 +178,7 @@ def job_facts(job: TrainingJob) -> JobFacts:
         left_out=status.left_out,
         since=since.timestamp() if since is not None else 0.0,
         scale_up=job.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED,
+        restartable=spec.restartable if spec.restartable is not None else saved is not None,
+        asked=status.backfill.asked if status.backfill is not None else 0,
         said=next((each.reason for each in status.conditions if each.type == "Admitted" and each.status != "True"), ""),
     )

@@ -21,7 +21,7 @@ class NodeClass:
     """Properties that the nodes of a class share.
 
     Attributes:
-        labels: only the labels that some pod class reads.
+        labels: only the labels that some pod class reads, and the pool's name.
         leaving: the node will change teams soon, so no new pods start there.
         doubt: why the node is not trusted.
         tested_within_h: the smallest requested number of hours within which it was tested (trust.py).

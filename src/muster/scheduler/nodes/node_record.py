@@ -187,6 +187,8 @@ class NodeClasses:
         read = node.labels
         pool = pool_of(read, node.taints, node.foreign_used) if LABEL_POOL in read else Pool.NONE
         labels = {key: read[key] for key in self._keys if key in read} if self._keys else NO_LABELS
+        if pool is not Pool.NONE:
+            labels = {**labels, LABEL_POOL: read[LABEL_POOL]}  # pools may have policies of their own
         found = self._last
         if found is None or not _is_of(node, found, labels, pool):
             found = self._last = self._find(node, labels, pool)

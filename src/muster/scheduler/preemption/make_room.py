@@ -22,9 +22,12 @@ from muster.scheduler.preemption.eviction import Spending, may_go
 from muster.scheduler.preemption.searches import failed_search
 from muster.scheduler.preemption.victims import is_overdue, work_lost
 from muster.scheduler.queue.lending import debtors, is_lent, outranks
+from muster.scheduler.queue.overtaking import has_overtaken, overtakers
 
-_STUCK_RANK = -1
+_STUCK_RANK = -2
 """Gangs that do not run are preempted before all others, the last in order first."""
+_BACKFILLED_RANK = -1
+"""Backfilled gangs leave next: first those that were asked to leave least often."""
 CHOICE = 256
 """If there are more candidates, those that lose least are tried first, if they free several times the room needed."""
 PLENTY = 3
@@ -38,11 +41,18 @@ class MadeRoom(msgspec.Struct, frozen=True):
 
 
 def make_room(
-    draft: Draft, gang: Gang, groups: Groups, *, closed: Collection[int], stuck: Sequence[Gang] = ()
+    draft: Draft,
+    gang: Gang,
+    groups: Groups,
+    *,
+    closed: Collection[int],
+    stuck: Sequence[Gang] = (),
+    spared: Collection[str] = (),
 ) -> MadeRoom | None:
     """Return the victims whose leaving lets all the slots fit; None if all candidates together are not enough.
 
     `closed` are node classes reserved for others. `stuck` are later gangs that lost nodes and wait as this one does.
+    `spared` are keys of gangs that stay.
     """
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
@@ -51,7 +61,7 @@ def make_room(
     if known is not None and known.covers(missing, draft.now):
         wake(draft, known.until)
         return None
-    first = {other.key for other in stuck}
+    first = {other.key for other in stuck} | set(spared)
     lower = [other for other in _may_leave(draft, gang) if other.key not in first]
     made = _of_those(draft, gang, groups, missing, stuck, lower, closed)
     draft.searches[gang.key] = None
@@ -78,29 +88,38 @@ def _of_those(
     for cls, count in missing.items():  # the common case is too few candidates: do not visit each node for it
         if sum(gains.serving(other, cls) for other in (*stuck, *lower)) < count:
             return None
-    few = _that_lose_least(draft, lower, missing)
+    few = _that_lose_least(draft, gang, lower, missing)
     made = _choose(draft, gang, groups, missing, [*stuck, *few], len(stuck), closed)
     if made is None and len(few) < len(lower):
         made = _choose(draft, gang, groups, missing, [*stuck, *lower], len(stuck), closed)
     return made
 
 
-def _that_lose_least(draft: Draft, gangs: Sequence[Gang], missing: Mapping[PodClass, int]) -> Sequence[Gang]:
+def _level(gang: Gang, other: Gang) -> tuple[int, float]:
+    """Return a sort key: gangs with lower values leave first."""
+    if has_overtaken(gang, other):
+        return (_BACKFILLED_RANK, float(other.times_asked))
+    return (int(other.traits.rank), float(other.priority))
+
+
+def _that_lose_least(
+    draft: Draft, gang: Gang, gangs: Sequence[Gang], missing: Mapping[PodClass, int]
+) -> Sequence[Gang]:
     """Return the first in preemption order, with several times the room needed; all if there are few."""
     if len(gangs) <= CHOICE:
         return gangs
 
-    def order(gang: Gang) -> tuple[int, int, float, str]:
-        return (gang.traits.rank, gang.priority, work_lost(gang, draft.now) / max(1, gang.wanted), gang.key)
+    def order(other: Gang) -> tuple[tuple[int, float], float, str]:
+        return (_level(gang, other), work_lost(other, draft.now) / max(1, other.wanted), other.key)
 
     left = {cls: PLENTY * count for cls, count in missing.items()}
     found: list[Gang] = []
-    for gang in sorted(gangs, key=order):
+    for other in sorted(gangs, key=order):
         if len(found) >= CHOICE and all(count <= 0 for count in left.values()):
             break
-        found.append(gang)
+        found.append(other)
         for cls in left:
-            left[cls] -= draft.recalled.gains.serving(gang, cls)
+            left[cls] -= draft.recalled.gains.serving(other, cls)
     return found
 
 
@@ -124,7 +143,7 @@ def _choose(
     victims = [
         Victim(
             other.key,
-            (_STUCK_RANK, float(last - at)) if at <= last else (int(other.traits.rank), float(other.priority)),
+            (_STUCK_RANK, float(last - at)) if at <= last else _level(gang, other),
             work_lost(other, draft.now),
             other.wanted,
         )
@@ -148,14 +167,8 @@ def _choose(
 
 
 def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
-    """Yield the candidates: gangs of lower priority, and borrowers of the team's nodes."""
-    if not gang.traits.preempts:
-        return
-    movable = draft.snapshot.movable.items()
-    lower = (other for priority, gangs in movable if priority < gang.priority for other in gangs.values())
-    if gang.traits.rank is not Rank.OTHER:
-        lower = (other for other in lower if outranks(gang, other))
-    for other in chain(lower, debtors(draft.snapshot, gang)):
+    """Yield the candidates: backfilled gangs, gangs of lower priority, and borrowers of the team's nodes."""
+    for other in chain(overtakers(draft.snapshot, gang), _outranked(draft, gang)):
         if other.writing or other.binding or other.key in draft.leaving or other.key in draft.written:
             continue  # this plan writes its placement: it is about to be bound
         if is_leaving(other):
@@ -163,6 +176,16 @@ def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
                 yield other
         elif may_go(draft.recalled.budget_needs, other, draft.now):
             yield other
+
+
+def _outranked(draft: Draft, gang: Gang) -> Iterator[Gang]:
+    if not gang.traits.preempts:
+        return iter(())
+    movable = draft.snapshot.movable.items()
+    lower = (other for priority, gangs in movable if priority < gang.priority for other in gangs.values())
+    if gang.traits.rank is not Rank.OTHER:
+        lower = (other for other in lower if outranks(gang, other))
+    return chain(lower, debtors(draft.snapshot, gang))
 
 
 class _Room:
@@ -179,7 +202,9 @@ class _Room:
     ) -> None:
         self._draft = draft
         # A candidate that leaves only because it borrows frees the borrowed nodes only.
-        self._only_lent = {other.key for other in may[stuck:] if not outranks(gang, other)}
+        self._only_lent = {
+            other.key for other in may[stuck:] if not (outranks(gang, other) or has_overtaken(gang, other))
+        }
         self._for = gang
         self._closed = closed
         self._beside = beside
@@ -188,7 +213,7 @@ class _Room:
         for at, other in enumerate(may):
             for node, cls in self._given_by(other):
                 self._on.setdefault(node, []).append((at, cls))
-        self._levels = [(int(other.traits.rank), other.priority) for other in may]
+        self._levels = [_level(gang, other) for other in may]
 
     def _given_by(self, other: Gang) -> Iterator[tuple[str, PodClass]]:
         """Yield (node, class) of each pod and reserved slot that `other` frees for `gang`."""

@@ -19,6 +19,7 @@ from muster.scheduler.pods.resources import CORE
 from muster.scheduler.preemption.eviction import Spending, by_eviction, may_go
 from muster.scheduler.queue.backfill import occupants
 from muster.scheduler.queue.lending import is_lent, outranks
+from muster.scheduler.queue.overtaking import has_overtaken
 from muster.scheduler.snapshot import Snapshot
 
 RESTART_S = 60.0
@@ -74,12 +75,12 @@ def continues_without(gang: Gang, lost: int) -> bool:
 def may_take(draft: Draft, gang: Gang, other: Gang, node: str = "") -> bool:
     """Return whether `gang` may preempt `other`, on this node if one is named.
 
-    It may if it outranks `other`, or if `other` borrows the node from its team. If both lost nodes and wait for
-    others, the later one yields, because otherwise neither would ever run.
+    It may if it outranks `other`, if `other` was backfilled after it, or if `other` borrows the node from its team. If
+    both lost nodes and wait for others, the later one yields, because otherwise neither would ever run.
     """
     if other.writing or other.binding or not may_go(draft.recalled.budget_needs, other, draft.now):
         return False
-    comes_first = outranks(gang, other) or is_lent(draft.snapshot, gang, other, node)
+    comes_first = outranks(gang, other) or has_overtaken(gang, other) or is_lent(draft.snapshot, gang, other, node)
     if comes_first and may_leave(other, draft.settings.bind_deadline_s):
         return True
     broken = gang.placement is not None and any(member.node for member in gang.current.values())

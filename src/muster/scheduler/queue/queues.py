@@ -11,17 +11,22 @@ from muster.scheduler.preemption.victims import may_leave
 from muster.scheduler.queue.backfill import ends_at
 from muster.scheduler.snapshot import QueueKey
 
+Size = frozenset[tuple[int, int]]
+"""(number of a pod class, pending members of this class)."""
+
 
 class Queue:
     """Complete gangs without a placement that have the same pod classes, in queue order."""
 
-    __slots__ = ("_gangs", "_limited", "_orders", "key")
+    __slots__ = ("_gangs", "_limited", "_orders", "_restartable", "_sizes", "key")
 
     def __init__(self, key: QueueKey) -> None:
         self.key = key
         self._orders: list[Order] = []
         self._limited: list[Order] = []
         self._gangs: dict[Order, Gang] = {}
+        self._restartable: dict[Size, list[Order]] = {}
+        self._sizes: dict[Order, Size] = {}
 
     def __len__(self) -> int:
         return len(self._orders)
@@ -36,6 +41,9 @@ class Queue:
         self._gangs[order] = gang
         if gang.limit_s is not None:
             insort(self._limited, order)
+        if gang.restartable:
+            size = self._sizes[order] = frozenset((cls.number, count) for cls, count in gang.counts.items())
+            insort(self._restartable.setdefault(size, []), order)
         return order
 
     def remove(self, order: Order) -> None:
@@ -45,6 +53,12 @@ class Queue:
         at = bisect_left(self._limited, order)
         if at < len(self._limited) and self._limited[at] == order:
             del self._limited[at]
+        size = self._sizes.pop(order, None)
+        if size is not None:
+            alike = self._restartable[size]
+            del alike[bisect_left(alike, order)]
+            if not alike:
+                del self._restartable[size]
 
     def position(self, order: Order) -> int:
         """Return how many gangs of this queue are before `order`."""
@@ -52,8 +66,15 @@ class Queue:
 
     def limited_after(self, order: Order) -> Iterator[Gang]:
         """Yield the gangs after `order` that have a time limit."""
-        for at in range(bisect_right(self._limited, order), len(self._limited)):
-            yield self._gangs[self._limited[at]]
+        return self._after(self._limited, order)
+
+    def restartable_after(self, order: Order) -> list[Iterator[Gang]]:
+        """Return the restartable gangs after `order`, in order: an iterator for each size."""
+        return [self._after(alike, order) for alike in self._restartable.values() if alike[-1] > order]
+
+    def _after(self, orders: list[Order], order: Order) -> Iterator[Gang]:
+        for at in range(bisect_right(orders, order), len(orders)):
+            yield self._gangs[orders[at]]
 
 
 class Queues:
@@ -65,6 +86,7 @@ class Queues:
         self.waiting: dict[str, Gang] = {}
         self.movable: dict[int, dict[str, Gang]] = {}
         self.borrowing: dict[str, Gang] = {}
+        self.backfilled: dict[str, Gang] = {}
         self.ending: list[tuple[float, str]] = []
         self._held_as: dict[str, tuple[int, float | None]] = {}
         self.joining: dict[QueueKey, Queue] = {}
@@ -130,6 +152,8 @@ class Queues:
             self.movable.setdefault(gang.priority, {})[gang.key] = gang
             if gang.borrows:
                 self.borrowing[gang.key] = gang
+            if gang.backfilled:
+                self.backfilled[gang.key] = gang
         if end is not None:
             insort(self.ending, (end, gang.key))
 
@@ -139,6 +163,7 @@ class Queues:
             return
         priority, end = held
         self.borrowing.pop(gang.key, None)
+        self.backfilled.pop(gang.key, None)
         movable = self.movable.get(priority, {})
         if movable.pop(gang.key, None) is not None and not movable:
             del self.movable[priority]

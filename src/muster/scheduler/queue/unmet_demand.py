@@ -45,10 +45,10 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def lacking(snapshot: Snapshot, plan: Plan) -> Iterator[Lack]:
-    """Yield what each gang lacks that waits for nodes. Balloons count as free room, because they leave at once."""
+    """Yield what each gang lacks that waits for nodes. Balloons and backfilled gangs count as free room: they leave."""
     matcher, waiting = matcher_for(snapshot, plan.memo), plan.waiting
     gangs = [snapshot.gangs[key] for key, reason in waiting.items() if reason.why in _LACKS_NODES]
-    ledger = _without_balloons(snapshot)
+    ledger = _without_those_that_leave(snapshot)
     for gang in sorted(gangs, key=lambda each: each.order):
         if gang.blocker() is None and gang.pending:
             classes = tuple(_short(matcher, ledger, gang, waiting[gang.key]))
@@ -56,12 +56,12 @@ def lacking(snapshot: Snapshot, plan: Plan) -> Iterator[Lack]:
                 yield Lack(gang.key, gang.full_name, reference(gang), approved(gang), classes)
 
 
-def _without_balloons(snapshot: Snapshot) -> Ledger:
-    """Return the nodes' room without balloons, which leave once a gang then fits."""
+def _without_those_that_leave(snapshot: Snapshot) -> Ledger:
+    """Return the nodes' room without balloons and backfilled gangs, which leave once a gang then fits."""
     ledger = Ledger(snapshot.buckets)
     for movable in snapshot.movable.values():
         for gang in movable.values():
-            if gang.traits.rank is Rank.BALLOON:
+            if gang.traits.rank is Rank.BALLOON or gang.backfilled:
                 for node, cls in gang.takes():
                     bucket = ledger.room(snapshot.nodes[node])
                     if bucket is not None:

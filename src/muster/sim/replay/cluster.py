@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from muster.api.placement import Placement, PlacementStatus
-from muster.scheduler.decide import decide
+from muster.scheduler.decide import DEFAULTS, decide
 from muster.scheduler.gangs.adapters.membership import gang_key
 from muster.scheduler.gangs.placements import bound_status, leaving_status
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.memo import EMPTY, Memo
 from muster.scheduler.plan import (
     Action,
@@ -52,12 +53,13 @@ class Cluster:
     Args:
         nodes: all nodes.
         planner: the scheduler's `decide` function. Tests replace it by broken ones.
+        settings: the scheduler's settings.
     """
 
-    def __init__(self, nodes: Iterable[NodeShape], planner: Decide = decide) -> None:
+    def __init__(self, nodes: Iterable[NodeShape], planner: Decide = decide, settings: Settings = DEFAULTS) -> None:
         self._shapes = {node.name: node for node in nodes}
         self._planner = planner
-        self._settings = Settings()
+        self._settings = settings
         self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
         self._memo = EMPTY
         self._state.budgets.known = True  # replays have no disruption budgets
@@ -69,6 +71,7 @@ class Cluster:
         self.room = Room(self._shapes.values())
         self.released = 0
         self.preemptions = 0
+        self.asked = 0
         self.plans = 0
         for node in self._shapes.values():
             self._state.set_node(node_of(node, ready=True))
@@ -85,6 +88,7 @@ class Cluster:
         )
         self._runs[run.key] = run
         self._unsaid.append(run)
+        self._say(run)
 
     def end(self, run: Run, now: float) -> None:
         """Remove a finished job and its objects."""
@@ -95,6 +99,8 @@ class Cluster:
         for uid in run.pods:
             self._remove(run, uid, now)
         run.pods.clear()
+        if run.job.restartable:
+            self._state.jobs.remove(run.job.name)
 
     def fail(self, name: str) -> list[tuple[Run, int]]:
         """Make a node not ready. Returns the (job, slot) pairs on it."""
@@ -192,6 +198,10 @@ class Cluster:
             status = leaving_status(action.placement, START_S + now, action.reason, action.message)
             self._write(action.gang, action.placement, status, now)
             self.preemptions += 1
+            if action.reason == "Backfilled":
+                self.asked += 1
+                run.asked += 1
+                self._say(run)
             evicted(run, True)
             for slot in range(run.job.members):
                 self.replace(run, slot, now)
@@ -204,6 +214,14 @@ class Cluster:
             self.replace(run, run.pods.index(action.uid), now)
         else:
             raise InvariantBroken(f"the scheduler took an action that a replay cannot need: {action}")
+
+    def _say(self, run: Run) -> None:
+        """Tell the scheduler what the controller of training jobs would write about the job."""
+        job = run.job
+        if job.restartable:
+            limit_s = float(job.limit_s) if job.limit_s is not None else None
+            facts = JobFacts(limit_s=limit_s, since=START_S + job.submit_s, restartable=True, asked=run.asked)
+            self._state.jobs.set(job.name, facts)
 
     def _write(self, key: str, placement: Placement, status: PlacementStatus | None, now: float) -> None:
         """Store a placement. A write of the spec does not change the status, as with a status subresource."""

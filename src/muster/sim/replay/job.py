@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,6 +28,7 @@ class Job(msgspec.Struct, frozen=True):
         gang: its members start together or not at all, each on a node of its own.
         priority: of its pods.
         limit_s: its time limit, which lets the scheduler reckon with its end; None where it has none.
+        restartable: it is a TrainingJob that saves a checkpoint when it is asked to leave, so it may be backfilled.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Job(msgspec.Struct, frozen=True):
     gang: bool
     priority: int = 0
     limit_s: int | None = None
+    restartable: bool = False
 
     @property
     def gpus(self) -> int:
@@ -78,6 +81,16 @@ def job_of_gpus(name: str, submit_s: float, run_s: float, gpus: int, per_node: i
 def with_limits(workload: Workload, factor: float) -> Workload:
     """Return the jobs with time limits of so many times what they run for, in whole seconds."""
     jobs = [msgspec.structs.replace(job, limit_s=math.ceil(max(1.0, job.run_s * factor))) for job in workload.jobs]
+    return msgspec.structs.replace(workload, jobs=jobs)
+
+
+def with_restartable(workload: Workload, share: float, seed: int) -> Workload:
+    """Return the jobs. The seed chooses a share of them (0 to 1), which become restartable TrainingJobs."""
+    rng = random.Random(f"restartable {seed}")
+    jobs = [
+        msgspec.structs.replace(job, restartable=True, gang=True) if rng.random() < share else job
+        for job in workload.jobs
+    ]
     return msgspec.structs.replace(workload, jobs=jobs)
 
 

@@ -10,7 +10,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from muster.api.scheduling import BackfillPolicy
 from muster.scheduler.decide import decide
+from muster.scheduler.plan import Settings
 from muster.sim.replay.cluster import Cluster, Decide
 from muster.sim.replay.failing import Crashes, Failing
 from muster.sim.replay.faults import Care, Faults
@@ -35,6 +37,7 @@ class Conditions(msgspec.Struct, frozen=True):
         checkpoint_minutes: time between two checkpoints, so a job loses at most this much work to a failure.
         restart_minutes: time from when a job has all its nodes again until it works again.
         care: how broken nodes are handled, for replays with faults of all kinds. Without it, nodes only crash.
+        policy: which jobs may start on nodes that are reserved for a job before them.
     """
 
     seed: int = 0
@@ -44,10 +47,14 @@ class Conditions(msgspec.Struct, frozen=True):
     checkpoint_minutes: float = 60.0
     restart_minutes: float = 5.0
     care: Care | None = None
+    policy: BackfillPolicy = "preemptible"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The results of a replay. `placements_hash` is a hash of all placements in their order."""
+    """The results of a replay.
+
+    `asked` counts the preemptions of backfilled jobs. `placements_hash` is a hash of all placements in their order.
+    """
 
     runs: Sequence[Run]
     series: Series
@@ -55,6 +62,7 @@ class Outcome(msgspec.Struct, frozen=True):
     gpus: int
     node_failures: int
     preemptions: int
+    asked: int
     released: int
     plans: int
     events: int
@@ -84,7 +92,7 @@ class Replay:
         planner: Decide = decide,
         progress: Callable[[float, int], None] | None = None,
     ) -> None:
-        self._cluster = Cluster(nodes, planner)
+        self._cluster = Cluster(nodes, planner, Settings(policy=conditions.policy))
         self._jobs = jobs
         self._conditions = conditions
         self._progress = progress
@@ -130,6 +138,7 @@ class Replay:
             gpus=self._cluster.room.gpus,
             node_failures=self._failing.failures,
             preemptions=self._cluster.preemptions,
+            asked=self._cluster.asked,
             released=self._cluster.released,
             plans=self._cluster.plans,
             events=count,

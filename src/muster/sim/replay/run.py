@@ -18,13 +18,14 @@ class Run:
             interruption. None while a member is missing.
         done_s: the work that was done and saved when this period began.
         forecast: the first interval in which the scheduler expected the start; None if there was no forecast.
+        asked: how often the job was asked to leave nodes on which it was backfilled.
         interruptions: how often the job's work stopped.
         held_up: the number of GPUs that are allocated to the job while it does not work.
         redone_s: the work that was lost since the last checkpoint, summed over all interruptions.
     """
 
     __slots__ = (
-        "attempt", "done_s", "ended", "forecast", "held_up", "interruptions", "job", "key", "nodes", "pods",
+        "asked", "attempt", "done_s", "ended", "forecast", "held_up", "interruptions", "job", "key", "nodes", "pods",
         "redone_s", "since_s", "started_s",
     )  # fmt: skip
 
@@ -38,6 +39,7 @@ class Run:
         self.since_s: float | None = None
         self.forecast: tuple[float, float] | None = None
         self.done_s = 0.0
+        self.asked = 0
         self.interruptions = 0
         self.redone_s = 0.0
         self.held_up = 0
