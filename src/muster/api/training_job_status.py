@@ -69,6 +69,20 @@ class Backoff(KubeStruct):
     ] = None
 
 
+class LeaveRequest(KubeStruct):
+    """A request to leave nodes on which the job was backfilled. Each attempt is asked at most once."""
+
+    attempt: Annotated[int, Meta(description="The attempt that was asked.")]
+    time: Annotated[datetime, Meta(description="When the controller began to stop the attempt.")]
+    unsaved_seconds: Annotated[
+        float,
+        Meta(
+            description="Run time since the attempt's last checkpoint at that moment. When the attempt has ended "
+            "without another checkpoint, it moves to secondsLost."
+        ),
+    ] = 0.0
+
+
 class BackfillStatus(KubeStruct):
     """A job's use of nodes that are reserved for jobs before it in the queue."""
 
@@ -79,6 +93,7 @@ class BackfillStatus(KubeStruct):
     seconds_lost: Annotated[
         float, Meta(description="Run time since the last checkpoint that the job lost when it was asked, in all.")
     ] = 0.0
+    request: Annotated[LeaveRequest | None, Meta(description="The newest request to leave such nodes.")] = None
 
 
 class Progress(KubeStruct):

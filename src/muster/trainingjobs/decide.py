@@ -26,7 +26,7 @@ from muster.api.fixed_spec import effective, fixed
 from muster.api.training_job import TrainingJob
 from muster.api.validate import validate
 from muster.api.words import counted
-from muster.trainingjobs.attempts import checkpoints, final_checkpoint, give_way, recovery, run_record
+from muster.trainingjobs.attempts import backfilled, checkpoints, final_checkpoint, give_way, recovery, run_record
 from muster.trainingjobs.attempts.attempt import Attempt
 from muster.trainingjobs.attempts.stopping import delete_all, last_directive, lost
 from muster.trainingjobs.plan import (
@@ -84,7 +84,9 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
             or give_way.begin(snapshot, slots, clock)
             or Attempt(snapshot, slots, clock).actions()
         )
-        if job.status.phase == "Running" and not any(isinstance(each, WriteStatus) for each in actions):
+        if not _writes(actions):
+            actions += backfilled.follow(snapshot)
+        if job.status.phase == "Running" and not _writes(actions):
             actions += stalls.tend(snapshot, slots, clock)
     if not job.spec.suspend:
         actions += [
@@ -94,6 +96,10 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
         ]
     actions += _abandoned(snapshot, clock)
     return Plan(actions=tuple(actions), wake_at=clock.wake_at)
+
+
+def _writes(actions: list[Action]) -> bool:
+    return any(isinstance(each, WriteStatus) for each in actions)
 
 
 def _is_active(job: TrainingJob) -> bool:
@@ -179,7 +185,11 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     if status.phase == "Suspended" and status.observed_generation == generation:
         return []
     status = replace(
-        status, phase="Suspended", ready_slots=0, observed_generation=generation, message="it holds no nodes"
+        backfilled.left(status),
+        phase="Suspended",
+        ready_slots=0,
+        observed_generation=generation,
+        message="it holds no nodes",
     )
     status = builder.with_condition(status, "Suspended", True, "Suspended", "spec.suspend is true", now, generation)
     status = builder.with_condition(status, "Admitted", False, "Suspended", "spec.suspend is true", now, generation)
@@ -201,7 +211,7 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Acti
     generation = job.metadata.generation
     attempt = recovery.newest_attempt(snapshot) + 1
     status = replace(
-        checkpoints.with_source(snapshot, builder.next_attempt(job, job.status)),
+        checkpoints.with_source(snapshot, builder.next_attempt(job, backfilled.left(job.status))),
         phase="Pending",
         attempt=attempt,
         fixed_spec=fixed(job.spec),

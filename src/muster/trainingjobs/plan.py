@@ -26,6 +26,8 @@ Reason = Literal[
     "OtherCheckpoints",
     "ContinuesFrom",
     "Preempted",
+    "Backfilled",
+    "AskedToLeave",
     "Shrunk",
     "Growing",
     "Starting",
@@ -97,6 +99,8 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints that a holding supervisor searches for and reports."""
     checkpoint_now: bool = False
     """Whether to ask the ranks for a checkpoint, because Muster is about to stop them."""
+    backfilled: bool = False
+    """Whether the job is backfilled, so that the ranks know that it may be asked to leave."""
 
 
 class WriteStatus(msgspec.Struct, frozen=True):

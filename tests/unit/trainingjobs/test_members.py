@@ -242,3 +242,12 @@ async def test_ranks_get_the_remote_shell_that_the_job_requests() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, run(1, replace(RUN, remote_shell="sshd")))
     assert (await gang.poll("p1"))["run"]["remoteShell"] == "sshd"
+
+
+async def test_ranks_learn_from_the_newest_directive_whether_their_job_is_backfilled() -> None:
+    gang = Gang()
+    assert not gang.members.backfilled(JOB)
+    gang.members.direct(JOB, KEY, replace(hold(), backfilled=True))
+    assert gang.members.backfilled(JOB)
+    gang.members.direct(JOB, KEY, hold())
+    assert not gang.members.backfilled(JOB)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.api.fixed_spec import effective
-from muster.api.placement import Placement, PlacementSpec, PlacementStatus
+from muster.api.placement import Backfill, LeavingReason, Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import CheckpointSource, CheckpointStatus, Progress, TrainingJobStatus
 from muster.kube.objects.meta import ObjectMeta
@@ -82,6 +82,8 @@ class World:
         self.strained_at = 0.0
         self.progress: Progress | None = None
         self.placement: Placement | None = None
+        self.reserved_for = ""
+        """The gang for which its nodes are reserved, if it is backfilled; only then it has a Placement."""
         self.version = 1
         self.log: list[Action] = []
         self.history: list[TrainingJobStatus] = []
@@ -226,9 +228,11 @@ class World:
 
     def schedule(self) -> None:
         assert self.job is not None
-        if self.placement is not None and any(pod.spec.node_name for pod in self.pods.values()):
+        leaves = self.placement is not None and self.placement.status.phase == "Preempting"
+        if leaves and any(pod.spec.node_name for pod in self.pods.values()):
             return  # it is to leave: its Placement goes when its last pod has gone, and only then it is placed again
-        self.placement = None
+        if leaves or not any(pod.spec.node_name for pod in self.pods.values()):
+            self.placement = None
         live = [pod for pod in self.pods.values() if not pod.terminating and not pod.finished]
         if {slot_of(pod) for pod in live} != set(range(effective(self.job).job.spec.replicas)):
             return  # a gang is placed as one
@@ -245,6 +249,8 @@ class World:
         for name, node in chosen.items():
             pod = self.pods[name]
             self.pods[name] = replace(pod, spec=replace(pod.spec, node_name=node))
+        if chosen and self.reserved_for:
+            self.placement = self.placement or self.placed()
 
     def supervise(self, pod: Pod) -> None:
         """The table at the top of the supervisor's state machine."""
@@ -353,12 +359,21 @@ class World:
         listed = with_newest(status, saved)
         self.job = replace(self.job, status=replace(status, last_checkpoint=saved, checkpoints=listed))
 
-    def asked_to_leave(self, why: str = "preempted by ns/urgent (priority 5)") -> None:
+    def asked_to_leave(
+        self, why: str = "preempted by ns/urgent (priority 5)", reason: LeavingReason = "Preempted"
+    ) -> None:
         """The scheduler wants the nodes back."""
+        status = PlacementStatus(phase="Preempting", preempting_time=moment(self.now), reason=reason, message=why)
+        self.placement = replace(self.placed(), status=status)
+
+    def placed(self) -> Placement:
+        """The Placement of a job whose pods are all bound."""
         assert self.job is not None
-        spec = PlacementSpec(gang="job", gang_uid="job-uid", size=self.job.spec.replicas)
-        status = PlacementStatus(phase="Preempting", preempting_time=moment(self.now), reason="Preempted", message=why)
-        self.placement = Placement(metadata=ObjectMeta(name="job", namespace="ns"), spec=spec, status=status)
+        backfill = Backfill(gang=self.reserved_for) if self.reserved_for else None
+        spec = PlacementSpec(gang="job", gang_uid="job-uid", size=self.job.spec.replicas, backfill=backfill)
+        return Placement(
+            metadata=ObjectMeta(name="job", namespace="ns"), spec=spec, status=PlacementStatus(phase="Bound")
+        )
 
     # -- shorthands
 

@@ -21,6 +21,7 @@ from muster.trainingjobs.attempts import (
     run_record,
     start_failures,
 )
+from muster.trainingjobs.attempts.backfilled import is_backfilled
 from muster.trainingjobs.attempts.run_directive import run_plan
 from muster.trainingjobs.faults import incident
 from muster.trainingjobs.faults.evidence import (
@@ -483,6 +484,7 @@ class Attempt:
                 look=() if self.running else checkpoints.to_look_at(self.status),
                 checkpoint_now=checkpoint_now
                 or (self.running and final_checkpoint.asks(self.snapshot, self.slots, self.clock)),
+                backfilled=is_backfilled(self.status),
             )
         )
 

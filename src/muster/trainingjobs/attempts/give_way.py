@@ -1,8 +1,13 @@
 """Stops a job that the scheduler preempts: it saves its work, its pods are deleted, and it waits for nodes again.
 
-The scheduler writes phase Preempting for a gang of higher priority, for an earlier gang if both lost nodes, or by the
-job's own policy (spec.noSpare). A preemption is not charged to any budget; status.preemptions counts it. Once no pod is
-left, the scheduler deletes the Placement. The pods of the next attempt then wait in the job's old place in the queue.
+The scheduler writes phase Preempting:
+- for a gang of higher priority;
+- for an earlier gang, if both lost nodes;
+- for the gang for which the job's nodes are reserved, if the job was backfilled;
+- by the job's own policy (spec.noSpare).
+
+A preemption is not charged to any budget; status.preemptions counts it. Once no pod is left, the scheduler deletes the
+Placement. The pods of the next attempt then wait in the job's old place in the queue.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from msgspec.structs import replace
 
 from muster.api.training_job_status import TrainingJobStatus
 from muster.api.words import counted
-from muster.trainingjobs.attempts import final_checkpoint, outcome
+from muster.trainingjobs.attempts import backfilled, final_checkpoint, outcome
 from muster.trainingjobs.attempts.stopping import delete_all, last_directive
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
 from muster.trainingjobs.pods.slots import Clock, Slot
@@ -31,11 +36,18 @@ def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action
         return ended
     job = snapshot.job
     why, generation = placement.status.message, job.metadata.generation
+    backfill = placement.status.reason == "Backfilled"
     status = replace(
-        job.status, phase="Stopping", observed_generation=generation, message=f"{why}; its pods are stopping"
+        backfilled.asked(snapshot, clock.now) if backfill else job.status,
+        phase="Stopping",
+        observed_generation=generation,
+        message=f"{why}; its pods are stopping",
     )
     status = builder.with_condition(status, "Running", False, "Preempted", why, clock.now, generation)
-    return [WriteStatus(builder.fitted(status), "Preempted"), RecordEvent("Preempted", why, warning=True)]
+    return [
+        WriteStatus(builder.fitted(status), "Preempted"),
+        RecordEvent("AskedToLeave" if backfill else "Preempted", why, warning=True),
+    ]
 
 
 def is_giving_way(status: TrainingJobStatus) -> bool:
@@ -52,7 +64,7 @@ def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Preempted")]
     _, why = builder.condition_reason(job.status, "Running")
     generation = job.metadata.generation
-    status = builder.next_attempt(job, job.status)
+    status = builder.next_attempt(job, backfilled.left(job.status))
     attempt = status.attempt
     status = replace(
         status,

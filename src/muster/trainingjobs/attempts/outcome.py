@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from muster.api.training_job_status import Cause, Fault, Progress, TrainingJobStatus
-from muster.trainingjobs.attempts import run_record
+from muster.trainingjobs.attempts import backfilled, run_record
 from muster.trainingjobs.attempts.ends import finished_well
 from muster.trainingjobs.faults.rules import Evidence, row_of
 from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
@@ -98,7 +98,7 @@ def _end(snapshot: JobSnapshot, phase: str, reason: Reason, message: str, now: f
     job = snapshot.job
     generation, good = job.metadata.generation, phase == "Succeeded"
     status = replace(
-        job.status,
+        backfilled.left(job.status),
         phase="Succeeded" if good else "Failed",
         progress=snapshot.progress or job.status.progress,
         completion_time=builder.at(now),

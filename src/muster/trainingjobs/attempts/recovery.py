@@ -38,6 +38,8 @@ def newest_attempt(snapshot: JobSnapshot) -> int:
         known.append(status.run.attempt)
     if status.last_checkpoint is not None:
         known.append(status.last_checkpoint.attempt)
+    if status.backfill is not None and status.backfill.request is not None:
+        known.append(status.backfill.request.attempt)
     known += [attempt_of(pod) for pod in snapshot.pods]
     known += [member.attempt for member in snapshot.members.values()]
     return max(number for number in known if number < _NUMBER_MAX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.trainingjobs.attempts.backfilled import is_backfilled
 from muster.trainingjobs.faults.evidence import node_ready
 from muster.trainingjobs.plan import Action, DeletePod, Desired, Direct, Directive, Reason
 from muster.trainingjobs.pods.slots import Slot, pod_uids
@@ -20,6 +21,7 @@ def last_directive(
             grace_s=job.spec.stop_grace_seconds,
             slots=pod_uids(slots),
             checkpoint_now=checkpoint_now,
+            backfilled=is_backfilled(job.status),
         )
     )
 

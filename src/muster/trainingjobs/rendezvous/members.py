@@ -103,6 +103,11 @@ class Members:
         directive = self.directive(job_uid)
         return directive is not None and directive.checkpoint_now
 
+    def backfilled(self, job_uid: str) -> bool:
+        """Returns whether the job may be asked to leave its nodes, because they are reserved for another gang."""
+        directive = self.directive(job_uid)
+        return directive is not None and directive.backfilled
+
     def contact_trusted(self) -> bool:
         """False while more than half of all members are silent, because the controller may have lost the network."""
         now = self._clock()

@@ -193,7 +193,10 @@ class RendezvousServer:
             return _answer(409, {"currentAttempt": stale.current_attempt})
         except ApiError as error:
             return _answer(503, {"message": f"not written: {error}"}, {"Retry-After": "1"})
-        return _answer(200, {"checkpointNow": self._members.checkpoint_now(_gang_uid(pod))})
+        answer = {"checkpointNow": self._members.checkpoint_now(_gang_uid(pod))}
+        if self._members.backfilled(_gang_uid(pod)):
+            answer["backfilled"] = True
+        return _answer(200, answer)
 
     async def _caller(
         self, request: Question, gone: Mapping[str, Pod] = MappingProxyType({})
