@@ -65,6 +65,7 @@ class StubController:
         self.progress: list[dict[str, Any]] = []
         self.checkpoint: dict[str, Any] | None = None
         self.checkpoint_now = False
+        self.backfilled: bool | None = None
         self.unavailable, self.refused = False, 0
         self.authority = CertificateAuthority.create()
         self.port = 0
@@ -253,4 +254,5 @@ class StubController:
             self.checkpoint = report["checkpoint"]
         async with self.changed:
             self.changed.notify_all()
-        return web.json_response({"checkpointNow": self.checkpoint_now})
+        more = {} if self.backfilled is None else {"backfilled": self.backfilled}
+        return web.json_response({"checkpointNow": self.checkpoint_now, **more})

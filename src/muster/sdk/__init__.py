@@ -18,13 +18,14 @@ work on one machine.
 from muster.sdk.checkpoints import Checkpoint, checkpoint_dir, last_checkpoint, save_checkpoint
 from muster.sdk.errors import ControllerUnavailable, StaleAttempt
 from muster.sdk.place import attempt, local_rank, local_world_size, node_rank, rank, world_size
-from muster.sdk.reports import report, should_checkpoint
+from muster.sdk.reports import backfilled, report, should_checkpoint
 
 __all__ = [
     "Checkpoint",
     "ControllerUnavailable",
     "StaleAttempt",
     "attempt",
+    "backfilled",
     "checkpoint_dir",
     "last_checkpoint",
     "local_rank",

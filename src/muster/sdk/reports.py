@@ -33,6 +33,7 @@ class Reporter:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.checkpoint_now = False
+        self.backfilled = False
         self._stale = ""
         self._largest = -records.STEP_MAX  # step of the confirmed checkpoint
         self._condition = threading.Condition()
@@ -146,6 +147,7 @@ class Reporter:
             raise _Retry(f"{type(error).__name__}: {error}") from error
         if status == 200:
             self.checkpoint_now = bool(answer.get("checkpointNow"))
+            self.backfilled = bool(answer.get("backfilled"))
         elif status == 409:
             self._stale = "attempt {} is over, the job is at attempt {}".format(
                 place.attempt(), answer.get("currentAttempt")
@@ -269,3 +271,13 @@ def should_checkpoint() -> bool:
     """
     link = reporter()
     return link is not None and link.checkpoint_now
+
+
+def backfilled() -> bool:
+    """Whether the job uses nodes that are reserved for another job, and may be asked to leave at short notice.
+
+    A job that has started there may save checkpoints more often. When it is asked, should_checkpoint() becomes True.
+    The answers to rank 0's reports carry this, so it is True on rank 0 only, after the first report.
+    """
+    link = reporter()
+    return link is not None and link.backfilled

@@ -19,7 +19,8 @@ from muster.cli.jobs.run import build
 FLAGS = dict.fromkeys(
     ("name", "nodes", "min_nodes", "gpus", "ranks_per_node", "launcher", "image", "checkpoint", "time_limit",
      "backoff_limit", "stall_after", "stall_steps", "stall_first", "on_stall", "priority", "code", "code_store",
-     "shm", "rdma", "ipc_lock", "host_network", "borrow", "share_nodes", "from_checkpoint")
+     "shm", "rdma", "ipc_lock", "host_network", "borrow", "share_nodes", "from_checkpoint",
+     "restartable")
 ) | {"env": (), "image": "python:3.12"}  # fmt: skip
 
 
@@ -47,6 +48,12 @@ def test_a_script_and_flags_become_a_job(folder: Path) -> None:
         "timeLimitSeconds": 5400, "backoffLimit": 0, "priority": 3, "sharedMemory": "64Gi",
         "rdma": {"resource": "rdma/hca", "count": 8}, "ipcLock": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("restartable", [True, False, None])
+def test_restartable_is_absent_unless_the_user_says_so(folder: Path, restartable: bool | None) -> None:
+    made, _ = build("train.py", (), None, "team", FLAGS | {"restartable": restartable}, None)
+    assert made["spec"].get("restartable") is restartable
 
 
 def test_flags_go_over_a_file(folder: Path) -> None:

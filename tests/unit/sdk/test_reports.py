@@ -99,6 +99,16 @@ async def test_a_checkpoint_is_confirmed_before_the_call_returns(stub: StubContr
     assert not muster.should_checkpoint()
 
 
+async def test_program_learns_that_its_job_is_backfilled_and_when_it_no_longer_is(stub: StubController) -> None:
+    assert not muster.backfilled()
+    stub.backfilled = True
+    await asyncio.to_thread(muster.report, 1, None, "/ckpt/1")
+    assert muster.backfilled()
+    stub.backfilled = None  # a controller of an earlier version does not send the field
+    await asyncio.to_thread(muster.report, 2, None, "/ckpt/2")
+    assert not muster.backfilled()
+
+
 async def test_a_checkpoint_waits_for_a_controller_that_is_away(stub: StubController) -> None:
     await stub.away()
     call = asyncio.create_task(asyncio.to_thread(muster.report, 5, None, "/ckpt/5"))

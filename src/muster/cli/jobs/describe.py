@@ -14,7 +14,7 @@ from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import Fault, Restarts, Timeline
 from muster.api.untyped_stall import suspicion_of
 from muster.api.words import counted, rank_text
-from muster.cli.output import age
+from muster.cli.output import age, duration
 from muster.kube.objects.struct import to_dict
 
 FINISHED = ("Succeeded", "Failed")
@@ -225,6 +225,9 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
             size = status.size or new.spec.replicas
             lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
     was_stalled = old is not None and stalled(old)
+    gang = status.backfill.gang if status.backfill is not None else ""
+    if gang and (before is None or before.backfill is None or before.backfill.gang != gang):
+        lines.append(f"uses nodes reserved for {gang}; may be asked to leave")
     if stalled(new) != was_stalled:
         lines.append(stall_text(new).partition("\n")[0] if stalled(new) else "the program reports again")
     before_idle = idle_ranks(old) if old is not None else []
@@ -278,6 +281,27 @@ def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False
 def _lacks_nodes(job: TrainingJob) -> bool:
     """Returns whether the scheduler reports that a slot of the job has no node."""
     return any(each.type == "Admitted" and each.status == "False" for each in job.status.conditions)
+
+
+def backfill_text(job: TrainingJob) -> str:
+    """Returns for which gang the job's nodes are reserved, how often it was asked to leave, and what it lost."""
+    backfill = job.status.backfill
+    if backfill is None:
+        return ""
+    now = [f"on nodes reserved for {backfill.gang}, may be asked to leave"] if backfill.gang else []
+    lost = f", {duration(backfill.seconds_lost)} of work lost" if backfill.seconds_lost else ", no work lost"
+    asked = [f"asked to leave {counted(backfill.asked, 'time')}{lost}"] if backfill.asked else []
+    return "; ".join(now + asked)
+
+
+def backfill_column(job: TrainingJob) -> str:
+    """The same for a column: `for team/large, asked 2x, lost 40s`; empty for a job that never was backfilled."""
+    backfill = job.status.backfill
+    if backfill is None:
+        return ""
+    lost = f"lost {duration(backfill.seconds_lost)}" if backfill.seconds_lost else ""
+    parts = f"for {backfill.gang}" if backfill.gang else "", f"asked {backfill.asked}x" if backfill.asked else "", lost
+    return ", ".join(filter(None, parts))
 
 
 def times_text(job: TrainingJob, now: datetime) -> str:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "REPORTED", "RESTARTS", "AGE")
 WIDE_HEADERS = (*HEADERS, "GPUS", "LAUNCHER", "MESSAGE")
-OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "REPORTED", "STEP", "AGE")
+BACKFILL = "BACKFILL"
+"""A column that is shown only if one of the jobs is or was backfilled."""
+OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "REPORTED", "STEP", BACKFILL, "AGE")
 """Columns that are omitted on a narrow terminal, in this order."""
 
 
@@ -54,16 +56,27 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
         where = "" if all_namespaces else f" in namespace {cluster.namespace}"
         note(f"no training jobs{where}; start one: {prefix()} run train.py")
         return ExitCode.DONE
-    headers = WIDE_HEADERS if output == "wide" else HEADERS
-    rows = [_row(job)[: len(headers)] for job in jobs]
-    if all_namespaces:
-        headers = ("NAMESPACE", *headers)
-        rows = [(job.namespace, *row) for job, row in zip(jobs, rows, strict=True)]
-    print_table(headers, rows, OPTIONAL)
+    print_table(*table(jobs, wide=output == "wide", namespaces=all_namespaces), OPTIONAL)
     if why:
         more = f" and {len(untaken) - 1} more" if len(untaken) > 1 else ""
         note(f"no controller has taken {untaken[0]}{more}: {why}")
     return ExitCode.DONE
+
+
+def table(jobs: list[TrainingJob], *, wide: bool, namespaces: bool) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns headers and rows of the table. `namespaces`: with a column for the namespace."""
+    from muster.cli.jobs.describe import backfill_column
+
+    headers = WIDE_HEADERS if wide else HEADERS
+    rows = [_row(job)[: len(headers)] for job in jobs]
+    backfill = [backfill_column(job) for job in jobs]
+    if any(backfill):
+        headers = (*headers, BACKFILL)
+        rows = [(*row, text or "-") for row, text in zip(rows, backfill, strict=True)]
+    if namespaces:
+        headers = ("NAMESPACE", *headers)
+        rows = [(job.namespace, *row) for job, row in zip(jobs, rows, strict=True)]
+    return headers, rows
 
 
 async def _check_namespace(client: Client, namespace: str) -> None:

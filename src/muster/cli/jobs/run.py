@@ -164,6 +164,12 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option("--priority", type=int, help="Order in the queue; a larger number goes first.")
 @click.option("--borrow", is_flag=True, help="Use other teams' nodes too, until they need them.")
 @click.option(
+    "--restartable/--not-restartable",
+    default=None,
+    help="Whether the job may start on nodes reserved for a job before it, and leave when that one can start "
+    "(once it has saved a checkpoint).",
+)
+@click.option(
     "--code", metavar="DIR", callback=not_empty, help="Folder to copy to the workers (the working folder), or none."
 )
 @click.option(
@@ -317,6 +323,7 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
         "backoffLimit": flags["backoff_limit"],
         "priority": flags["priority"],
         "borrow": flags["borrow"] or None,
+        "restartable": flags["restartable"],
         "sharedMemory": flags["shm"],
         "rdma": manifests.rdma(flags["rdma"]) if flags["rdma"] else None,
         "ipcLock": flags["ipc_lock"] or None,

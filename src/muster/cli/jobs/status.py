@@ -91,6 +91,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
         ),
         ("Attempt", f"{describe.attempt(job)}, {describe.slots_text(job)}"),
         ("Borrows", borrowed),
+        ("Backfilled", describe.backfill_text(job)),
         ("Progress", describe.progress_text(job, now)),
         ("Stalled", _indented(describe.stall_text(job, now))),
         ("Not running", _indented("\n".join(describe.idle_ranks(job)))),

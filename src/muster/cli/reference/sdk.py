@@ -27,7 +27,7 @@ run. Without Muster the same calls work on one machine: reports go nowhere, and 
 _PARTS: Final = {
     "Progress": ("report",),
     "Checkpoints": ("last_checkpoint", "save_checkpoint", "should_checkpoint", "checkpoint_dir", "Checkpoint"),
-    "Place in the job": ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "attempt"),
+    "Place in the job": ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "attempt", "backfilled"),
     "Errors": ("StaleAttempt", "ControllerUnavailable"),
 }
 _SECTIONS: Final = ("Args", "Attributes", "Returns", "Raises")
