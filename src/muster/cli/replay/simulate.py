@@ -1,4 +1,4 @@
-"""`muster simulate`: replays a trace, or jobs of a model, through the scheduler."""
+"""`muster simulate`: replays a trace, or jobs of a model, through the scheduler with one policy or several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from muster.cli.output import duration, interactive, note, output_option, print_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from muster.api.scheduling import BackfillPolicy
     from muster.sim.replay.job import NodeShape, Workload
+    from muster.sim.replay.replay import Conditions, Outcome
     from muster.sim.replay.report import Report
 
 MODELS = ("seren", "kalos", "philly", "helios")
@@ -31,6 +33,20 @@ class Scale(NamedTuple):
     days: float
     jobs: int
     min_gpus: int
+
+
+def _policies(context: click.Context, parameter: click.Parameter, value: str) -> tuple[BackfillPolicy, ...]:
+    """Read a list such as strict,easy,preemptible."""
+    from muster.api.scheduling import POLICIES
+
+    names = [name.strip() for name in value.split(",")]
+    found = tuple(policy for name in names for policy in POLICIES if policy == name)
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is not a policy; the policies are {', '.join(POLICIES)}")
+    if len(set(found)) < len(found):
+        raise click.BadParameter("each policy may be named once")
+    return found
 
 
 @click.command()
@@ -83,6 +99,23 @@ class Scale(NamedTuple):
     metavar="FACTOR",
     help="Give each job a time limit: its run time multiplied by this factor [none].",
 )
+@click.option(
+    "--policy",
+    "policies",
+    default="preemptible",
+    show_default=True,
+    callback=_policies,
+    metavar="POLICY,...",
+    help="Which jobs may run on reserved nodes: strict, easy or preemptible. Several are compared side by side.",
+)
+@click.option(
+    "--restartable",
+    type=click.FloatRange(0, 1),
+    callback=finite,
+    metavar="SHARE",
+    help="Share of the jobs that are TrainingJobs with checkpoints, which the policy preemptible may backfill "
+    "[with a trace: 0; with a model: 1].",
+)
 @click.option("--plot", multiple=True, metavar="FILE", help="Draw the results into FILE.svg or FILE.png.")
 @output_option("json", "yaml")
 def command(
@@ -99,6 +132,8 @@ def command(
     repair_hours: float,
     checkpoint_minutes: float,
     time_limits: float | None,
+    policies: tuple[BackfillPolicy, ...],
+    restartable: float | None,
     plot: tuple[str, ...],
     output: str,
 ) -> int:
@@ -107,12 +142,12 @@ def command(
     The input is a trace (OpenB, Acme or Philly: docs/simulate.md), or jobs that are generated from published
     statistics. They run through the real scheduler in virtual time. The same input and seed give the same answer.
     """
+    from muster.cli.replay.comparison import print_comparison
     from muster.cli.replay.summary import left_out_text, print_report
-    from muster.sim.replay.job import with_limits, within
+    from muster.sim.replay.job import with_limits, with_restartable, within
     from muster.sim.replay.published import NODE_MTBF_HOURS
-    from muster.sim.replay.replay import Conditions, Replay
+    from muster.sim.replay.replay import Conditions
     from muster.sim.replay.report import summarise
-    from muster.sim.replay.room import InvariantBroken
 
     if bool(trace) == bool(like):
         raise BadInput("name a trace, or a cluster to be --like", "muster simulate --like kalos --nodes 300")
@@ -130,32 +165,50 @@ def command(
         raise BadInput("there are no jobs to replay", left_out_text(workload.left_out))
     if time_limits is not None:
         workload = with_limits(workload, time_limits)
-    conditions = Conditions(
-        seed=seed,
-        days=scale.days,
-        mtbf_hours=mtbf_hours if mtbf_hours is not None else NODE_MTBF_HOURS if like else 0.0,
-        repair_hours=repair_hours,
-        checkpoint_minutes=checkpoint_minutes,
-    )
-    progress = _progress(len(workload.jobs))
+    workload = with_restartable(workload, restartable if restartable is not None else 1.0 if like else 0.0, seed)
     began = time.monotonic()
-    try:
-        outcome = Replay(shapes, workload.jobs, conditions, progress=progress).run()
-    except InvariantBroken as error:
-        raise CliError(f"the scheduler broke a rule: {error}", "this is a bug of Muster; please report it") from error
-    if progress is not None:
-        click.echo("\r\x1b[K", file=unguarded(sys.stderr), nl=False)
-    report = summarise(workload, len(shapes), conditions, outcome)
+    events = plans = 0
+    reports = []
+    for policy in policies:
+        conditions = Conditions(
+            seed=seed,
+            days=scale.days,
+            mtbf_hours=mtbf_hours if mtbf_hours is not None else NODE_MTBF_HOURS if like else 0.0,
+            repair_hours=repair_hours,
+            checkpoint_minutes=checkpoint_minutes,
+            policy=policy,
+        )
+        outcome = _replayed(shapes, workload, conditions)
+        events, plans = events + outcome.events, plans + outcome.plans
+        reports.append(summarise(workload, len(shapes), conditions, outcome))
     for path in pictures:
-        _draw(report, path)
+        _draw(reports, path)
     if output:
         import msgspec
 
-        print_data(msgspec.to_builtins(report), output)
+        data = msgspec.to_builtins(reports)
+        print_data(data[0] if len(reports) == 1 else {"reports": data}, output)
     else:
-        print_report(report)
-        note(f"{outcome.events:,} events and {outcome.plans:,} plans in {duration(time.monotonic() - began)}")
+        if len(reports) == 1:
+            print_report(reports[0])
+        else:
+            print_comparison(reports)
+        note(f"{events:,} events and {plans:,} plans in {duration(time.monotonic() - began)}")
     return ExitCode.DONE
+
+
+def _replayed(shapes: Sequence[NodeShape], workload: Workload, conditions: Conditions) -> Outcome:
+    from muster.sim.replay.replay import Replay
+    from muster.sim.replay.room import InvariantBroken
+
+    progress = _progress(conditions.policy, len(workload.jobs))
+    try:
+        return Replay(shapes, workload.jobs, conditions, progress=progress).run()
+    except InvariantBroken as error:
+        raise CliError(f"the scheduler broke a rule: {error}", "this is a bug of Muster; please report it") from error
+    finally:
+        if progress is not None:
+            click.echo("\r\x1b[K", file=unguarded(sys.stderr), nl=False)
 
 
 def _cluster(file: str | None, nodes: int | None, gpus: int) -> Sequence[NodeShape]:
@@ -217,24 +270,26 @@ def _pictures(plot: Sequence[str]) -> list[Path]:
     return paths
 
 
-def _draw(report: Report, path: Path) -> None:
+def _draw(reports: Sequence[Report], path: Path) -> None:
     from muster.sim.replay.plots import draw
 
     try:
-        draw(report, path)
+        draw(reports, path)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror or error}") from error
     note(f"drew {path}")
 
 
-def _progress(jobs: int) -> Callable[[float, int], None] | None:
+def _progress(policy: str, jobs: int) -> Callable[[float, int], None] | None:
     """Return a callback that shows progress on a terminal; None without a terminal."""
     if not (interactive() and sys.stderr.isatty()):
         return None
 
     def show(now_s: float, came: int) -> None:
         click.echo(
-            f"\rday {now_s / 86400:.1f}, {came:,} of {jobs:,} jobs submitted ", file=unguarded(sys.stderr), nl=False
+            f"\r{policy}: day {now_s / 86400:.1f}, {came:,} of {jobs:,} jobs submitted ",
+            file=unguarded(sys.stderr),
+            nl=False,
         )
 
     return show

@@ -15,14 +15,19 @@ _QUEUE_HEADERS = ("GPUS", "JOBS", "WAIT P50", "P90", "P99", "NOT STARTED", "INTE
 _TIME_HEADERS = ("FROM DAY", "IN USE", "HELD UP", "FAILED NODES", "IDLE", "IDLE WHILE A JOB WAITS", "JOBS WAITING")
 
 
-def print_report(report: Report) -> None:
-    """Print the replayed jobs, how long jobs waited, how full the cluster was over time, and totals."""
+def print_source(report: Report) -> None:
+    """Print what was replayed, on which nodes."""
     click.echo(
         f"{report.source}: {report.jobs:,} jobs ({report.gangs:,} gangs, {report.pods:,} pods), "
         f"{report.nodes:,} nodes with {report.gpus:,} GPUs, {report.days:.4g} days, seed {report.seed}"
     )
     if report.left_out:
         click.echo(f"Left out: {left_out_text(report.left_out)}")
+
+
+def print_report(report: Report) -> None:
+    """Print the replayed jobs, how long jobs waited, how full the cluster was over time, and totals."""
+    print_source(report)
     waiting = report.jobs - report.started
     click.echo(f"Started {report.started:,}, done {report.done:,}, not started at the end {waiting:,}\n")
     print_table(_QUEUE_HEADERS, [_queue_row(each) for each in report.queue])
@@ -54,7 +59,7 @@ def _time_row(group: Sequence[Moment]) -> tuple[str, ...]:
     fields = ("utilisation", "stopped", "down", "idle", "idle_while_waiting")
     return (
         f"{group[0].hour / 24:.1f}",
-        *(_percent(sum(getattr(each, field) for each in group) / len(group)) for field in fields),
+        *(percent(sum(getattr(each, field) for each in group) / len(group)) for field in fields),
         f"{sum(each.waiting_jobs for each in group) / len(group):,.1f}",
     )
 
@@ -66,23 +71,33 @@ def _totals(report: Report) -> list[tuple[str, str, str]]:
     known = forecasts.made / forecasts.waited if forecasts.waited else 0.0
     length = f", {forecasts.mean_hours:,.1f} h long" if forecasts.mean_hours is not None else ""
     return [
-        ("utilisation", _percent(report.utilisation), f"{hours.used:,.0f} of {hours.capacity:,.0f} GPU hours"),
-        ("fragmentation", _percent(report.fragmentation), "of idle GPUs are on nodes partly in use"),
-        ("idle while a job waits", _percent(report.idle_while_waiting), "of all GPUs"),
+        ("utilisation", percent(report.utilisation), f"{hours.used:,.0f} of {hours.capacity:,.0f} GPU hours"),
+        ("fragmentation", percent(report.fragmentation), "of idle GPUs are on nodes partly in use"),
+        ("idle while a job waits", percent(report.idle_while_waiting), "of all GPUs"),
+        (
+            "where a restartable job fits",
+            percent(report.idle_while_restartable_fits),
+            f"of all GPUs; {report.restartable:,} jobs are restartable",
+        ),
         (
             "lost to failures",
-            _percent(lost),
+            percent(lost),
             f"of the GPU hours in use: {hours.redone:,.0f} done again, {hours.stopped:,.0f} held up",
         ),
         ("node failures", f"{report.node_failures:,}", f"{report.interruptions:,} interruptions of jobs"),
-        ("preemptions", f"{report.preemptions:,}", f"{report.released:,} gangs released half-bound"),
+        (
+            "preemptions",
+            f"{report.preemptions:,}",
+            f"{report.asked:,} of backfilled jobs; {report.released:,} gangs released half-bound",
+        ),
         (
             "forecasts of starts",
-            _percent(forecasts.held / forecasts.made) if forecasts.made else "-",
-            f"held, of {forecasts.made:,}{length}, made for {_percent(known)} of {forecasts.waited:,} jobs that waited",
+            percent(forecasts.held / forecasts.made) if forecasts.made else "-",
+            f"held, of {forecasts.made:,}{length}, made for {percent(known)} of {forecasts.waited:,} jobs that waited",
         ),
     ]
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share as text, such as 12.3%."""
     return f"{100 * share:.1f}%"

@@ -80,14 +80,24 @@ def fit(statistics: Statistics) -> Model:
     return with_mean(growth)
 
 
-def made_up(like: str, *, nodes: int, gpus: int, days: float, jobs: int, least_gpus: int, seed: int) -> Workload:
-    """Return `jobs` jobs (0: enough for `OFFERED_LOAD`) that arrive within `days`.
+def made_up(
+    like: str,
+    *,
+    nodes: int,
+    gpus: int,
+    days: float,
+    jobs: int,
+    least_gpus: int,
+    seed: int,
+    load: float = OFFERED_LOAD,
+) -> Workload:
+    """Return `jobs` jobs (0: enough to request `load` of the GPU time) that arrive within `days`.
 
     Raises ValueError if no job of the model has at least `least_gpus` and fits into the cluster.
     """
     model = fit(CLUSTERS[like]).only(max(least_gpus, 1), nodes * gpus)
     if not jobs:
-        jobs = max(1, round(OFFERED_LOAD * nodes * gpus * days * 86400 / model.mean(1.0)))
+        jobs = max(1, round(load * nodes * gpus * days * 86400 / model.mean(1.0)))
     rng = random.Random(f"arrivals {seed}")
     times = sorted(rng.random() * days * 86400 for _ in range(jobs))
     sizes = rng.choices(model.gpus, model.shares, k=jobs)

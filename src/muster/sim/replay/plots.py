@@ -1,4 +1,4 @@
-"""Draws a report as SVG or PNG: use of the cluster, and waiting times of jobs. Needs matplotlib."""
+"""Draws reports as SVG or PNG: use of the cluster, and waiting times of jobs. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class NoPlotting(RuntimeError):
     """Plotting is not possible because matplotlib is not installed."""
 
 
-def draw(report: Report, path: Path) -> None:
-    """Write the picture. The same report gives the same file.
+def draw(reports: Sequence[Report], path: Path) -> None:
+    """Write the picture: a column for each policy. The same reports give the same file.
 
     Raises NoPlotting if matplotlib is not installed, and OSError if the file cannot be written.
     """
@@ -35,12 +35,16 @@ def draw(report: Report, path: Path) -> None:
     except ImportError as error:
         raise NoPlotting("plots need matplotlib") from error
     with matplotlib.rc_context({"svg.hashsalt": "muster", "font.size": 9}):
-        figure = Figure(figsize=(10, 8), layout="constrained")
-        use, queue, waits = figure.subplots(3, 1)
-        figure.suptitle(f"{report.source}: {report.jobs:,} jobs on {report.nodes:,} nodes, {report.days:g} days")
-        _use(use, report)
-        _waiting(queue, report)
-        _waits(waits, report.queue)
+        first, several = reports[0], len(reports) > 1
+        figure = Figure(figsize=(10 if not several else 6 * len(reports), 8), layout="constrained")
+        columns = figure.subplots(3, len(reports), sharey="row", squeeze=False).T
+        figure.suptitle(f"{first.source}: {first.jobs:,} jobs on {first.nodes:,} nodes, {first.days:g} days")
+        for (use, queue, waits), report in zip(columns, reports, strict=True):
+            if several:
+                use.set_title(report.policy)
+            _use(use, report)
+            _waiting(queue, report)
+            _waits(waits, report.queue)
         form = path.suffix.lower().removeprefix(".")
         figure.savefig(path, format=form, dpi=120, metadata={"Date": None} if form == "svg" else None)
 

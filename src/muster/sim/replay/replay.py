@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
@@ -16,7 +17,7 @@ from muster.scheduler.plan import Settings
 from muster.sim.replay.cluster import Cluster, Decide
 from muster.sim.replay.failing import Crashes, Failing
 from muster.sim.replay.faults import Care, Faults
-from muster.sim.replay.job import Job, NodeShape
+from muster.sim.replay.job import Job, NodeShape, Shape
 from muster.sim.replay.room import InvariantBroken
 from muster.sim.replay.run import Run
 from muster.sim.replay.series import Series
@@ -105,6 +106,7 @@ class Replay:
         self._waiting_gpus = 0
         self._waiting_jobs = 0
         self._stopped_gpus = 0
+        self._queued_restartable: Counter[tuple[Shape, int]] = Counter()
         self._wake_at: float | None = None
         self._checkpoint_s = conditions.checkpoint_minutes * 60
         self._series = Series()
@@ -194,8 +196,28 @@ class Replay:
         room = self._cluster.room
         self._series.add(
             self._now, room.busy, room.down, room.split, room.idle,
-            self._waiting_gpus, self._waiting_jobs, self._stopped_gpus,
+            self._waiting_gpus, self._waiting_jobs, self._stopped_gpus, self._restartable_fits(),
         )  # fmt: skip
+
+    def _restartable_fits(self) -> bool:
+        room = self._cluster.room
+        return room.idle > 0 and any(room.has_room(shape, members) for shape, members in self._queued_restartable)
+
+    def _enqueue(self, run: Run) -> None:
+        if not run.queued:
+            run.queued = True
+            self._waiting_gpus += run.job.gpus
+            self._waiting_jobs += 1
+            if run.job.restartable:
+                self._queued_restartable[run.job.shape, run.job.members] += 1
+
+    def _dequeue(self, run: Run) -> None:
+        if run.queued:
+            run.queued = False
+            self._waiting_gpus -= run.job.gpus
+            self._waiting_jobs -= 1
+            if run.job.restartable:
+                self._queued_restartable -= Counter([(run.job.shape, run.job.members)])
 
     # Events
 
@@ -204,18 +226,14 @@ class Replay:
         run = Run(self._jobs[number])
         self._runs.append(run)
         self._cluster.submit(run, self._now)
-        self._waiting_gpus += run.job.gpus
-        self._waiting_jobs += 1
+        self._enqueue(run)
         if number + 1 < len(self._jobs):
             self.at(self._jobs[number + 1].submit_s, self._arrive)
 
     def _go(self, run: Run) -> None:
-        if run.started_s is None:
-            self._waiting_gpus -= run.job.gpus
-            self._waiting_jobs -= 1
-        else:
-            self._stopped_gpus -= run.held_up
-            run.held_up = 0
+        self._dequeue(run)
+        self._stopped_gpus -= run.held_up
+        run.held_up = 0
         done_at = run.go(self._now, DETECT_S + self._conditions.restart_minutes * 60)
         self._failing.going(run, done_at - (run.job.run_s - run.done_s))
         self._hash.update(f"{self._now!r} {run.key} {','.join(run.nodes.values())}".encode())
@@ -224,7 +242,7 @@ class Replay:
 
     def _finish(self, run: Run, attempt: int) -> None:
         if run.attempt == attempt:
-            run.ended = True
+            run.ended_s = self._now
             self._open -= 1
             self._cluster.end(run, self._now)
 
@@ -232,7 +250,10 @@ class Replay:
         self._wake_at = None
 
     def _evicted(self, run: Run, saved: bool) -> None:
-        """Record that a job was preempted. If it could save its work, it loses none."""
+        """Record that a job was preempted. If it could save its work, it loses none and returns to the queue."""
+        if saved:
+            run.unsaved_s += run.since_checkpoint_s(self._now, self._checkpoint_s)
+            self._enqueue(run)
         self._interrupt(run, 0.0 if saved else self._checkpoint_s, 0 if saved else run.job.gpus)
 
     def _interrupt(self, run: Run, checkpoint_s: float, held_up: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from muster.api.scheduling import BackfillPolicy
 from muster.sim.replay.job import Workload
 from muster.sim.replay.replay import Conditions, Outcome
 from muster.sim.replay.run import Run
@@ -49,6 +50,7 @@ class Moment(msgspec.Struct, frozen=True, rename="camel"):
         idle: free GPUs on usable nodes.
         split: the idle GPUs on nodes whose other GPUs are in use.
         idle_while_waiting: the idle GPUs while at least one job waits.
+        idle_while_restartable_fits: the idle GPUs while a restartable job waits that would fit on them.
         waiting_gpus: GPUs that waiting jobs request; 1.0 means as many as the cluster has.
         waiting_jobs: number of waiting jobs.
     """
@@ -60,6 +62,7 @@ class Moment(msgspec.Struct, frozen=True, rename="camel"):
     idle: float
     split: float
     idle_while_waiting: float
+    idle_while_restartable_fits: float
     waiting_gpus: float
     waiting_jobs: float
 
@@ -102,14 +105,20 @@ class Forecasts(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """The results of a replay as numbers. `left_out` counts the jobs that were not replayed, by reason."""
+    """The results of a replay as numbers.
+
+    `left_out` counts the jobs that were not replayed, by reason. `restartable` counts jobs that may be backfilled on
+    reserved nodes, and `asked` counts how often such jobs were asked to leave these.
+    """
 
     source: str
     nodes: int
     gpus: int
     days: float
     seed: int
+    policy: BackfillPolicy
     jobs: int
+    restartable: int
     gangs: int
     pods: int
     left_out: Mapping[str, int]
@@ -118,9 +127,11 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     utilisation: float
     fragmentation: float
     idle_while_waiting: float
+    idle_while_restartable_fits: float
     node_failures: int
     interruptions: int
     preemptions: int
+    asked: int
     released: int
     gpu_hours: GpuHours
     forecasts: Forecasts
@@ -144,7 +155,9 @@ def summarise(workload: Workload, nodes: int, conditions: Conditions, outcome: O
         gpus=outcome.gpus,
         days=_short(outcome.end_s / 86400),
         seed=conditions.seed,
+        policy=conditions.policy,
         jobs=len(workload.jobs),
+        restartable=sum(job.restartable for job in workload.jobs),
         gangs=sum(job.gang for job in workload.jobs),
         pods=sum(job.members for job in workload.jobs),
         left_out=workload.left_out,
@@ -153,9 +166,11 @@ def summarise(workload: Workload, nodes: int, conditions: Conditions, outcome: O
         utilisation=_short(mean["busy"] / gpus),
         fragmentation=_short(mean["split"] / mean["idle"]) if mean["idle"] else 0.0,
         idle_while_waiting=_short(mean["idle_while_waiting"] / gpus),
+        idle_while_restartable_fits=_short(mean["idle_while_restartable_fits"] / gpus),
         node_failures=outcome.node_failures,
         interruptions=sum(run.interruptions for run in runs),
         preemptions=outcome.preemptions,
+        asked=outcome.asked,
         released=outcome.released,
         gpu_hours=GpuHours(
             capacity=_short(gpus * hours),
@@ -181,6 +196,7 @@ def _moment(hour: float, values: Mapping[str, float], gpus: int) -> Moment:
         idle=_short(values["idle"] / gpus),
         split=_short(values["split"] / gpus),
         idle_while_waiting=_short(values["idle_while_waiting"] / gpus),
+        idle_while_restartable_fits=_short(values["idle_while_restartable_fits"] / gpus),
         waiting_gpus=_short(values["waiting_gpus"] / gpus),
         waiting_jobs=_short(values["waiting_jobs"]),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
-from muster.sim.replay.job import NodeShape, Shape
+from muster.sim.replay.job import NodeShape, Shape, serves
 
 
 class InvariantBroken(AssertionError):
@@ -31,6 +32,9 @@ class Room:
         self.down = 0
         self.split = 0
         self.idle = self.gpus
+        self._with_free: dict[int, int] = defaultdict(int)  # usable nodes by free GPUs
+        for node in self._nodes.values():
+            self._with_free[node.gpus] += 1
 
     def take(self, name: str, shape: Shape, who: str) -> None:
         """Record a bound pod. Raises InvariantBroken if it does not fit, or if the node is not usable."""
@@ -47,6 +51,19 @@ class Room:
         """Record that a pod is gone."""
         self._count(self._nodes[name], shape, -1)
 
+    def has_room(self, shape: Shape, members: int) -> bool:
+        """Return whether so many usable nodes each have room for one more pod of the shape."""
+        if sum(count for free, count in self._with_free.items() if free >= shape.gpus) < members:
+            return False
+        if not (shape.cpu_milli or shape.memory_mib or shape.models):
+            return True
+        return sum(self._takes(node, shape) for node in self._nodes.values()) >= members
+
+    def _takes(self, node: NodeShape, shape: Shape) -> bool:
+        gpus, cpu_milli, memory_mib = self._used[node.name]
+        needs = Shape(gpus + shape.gpus, cpu_milli + shape.cpu_milli, memory_mib + shape.memory_mib, shape.models)
+        return node.name not in self._down and serves(node, needs)
+
     def set_down(self, name: str, down: bool) -> None:
         """Record that the node failed or was repaired."""
         if down != (name in self._down):
@@ -55,6 +72,7 @@ class Room:
             self.down += sign * node.gpus
             self.idle -= sign * (node.gpus - used)
             self.split -= sign * (node.gpus - used) if used else 0
+            self._with_free[node.gpus - used] -= sign
 
     def _count(self, node: NodeShape, shape: Shape, sign: int) -> list[int]:
         """Add or subtract a pod. Returns the used GPUs, CPU and memory of the node."""
@@ -66,5 +84,7 @@ class Room:
         self.busy += gpus
         if node.name not in self._down:
             self.idle -= gpus
+            self._with_free[node.gpus - before] -= 1
+            self._with_free[node.gpus - after] += 1
             self.split += (node.gpus - after if after else 0) - (node.gpus - before if before else 0)
         return used

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from array import array
 
-FIELDS = ("busy", "down", "split", "idle", "waiting_gpus", "waiting_jobs", "stopped", "idle_while_waiting")
+FIELDS = (
+    "busy", "down", "split", "idle", "waiting_gpus", "waiting_jobs", "stopped", "idle_while_waiting",
+    "idle_while_restartable_fits",
+)  # fmt: skip
 
 
 class Series:
@@ -24,24 +27,29 @@ class Series:
         waiting_gpus: int,
         waiting_jobs: int,
         stopped: int,
+        restartable_fits: bool,
     ) -> None:
         """Record values that apply from `now` on.
 
         `waiting_jobs` is a number of jobs; all others are numbers of GPUs. `Room` describes `busy`, `down`, `split` and
         `idle`. `waiting_gpus` are requested by the jobs in the queue. `stopped` are allocated to jobs that cannot run
-        because a member is missing.
+        because a member is missing. `restartable_fits`: a restartable job in the queue fits on the idle GPUs.
         """
         self.times.append(now)
-        values = (busy, down, split, idle, waiting_gpus, waiting_jobs, stopped, idle if waiting_jobs else 0)
+        values = (
+            busy, down, split, idle, waiting_gpus, waiting_jobs, stopped,
+            idle if waiting_jobs else 0,
+            idle if restartable_fits else 0,
+        )  # fmt: skip
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
 
     def means(self, end_s: float, intervals: int) -> list[dict[str, float]]:
-        """Return the mean of each field in a number of equal intervals from 0 to `end_s`."""
+        """Return the mean of each field in a number of equal intervals from 0 to `end_s`. Later times do not count."""
         width = end_s / intervals if end_s else 1.0
         sums = [[0.0] * len(FIELDS) for _ in range(intervals)]
         for index, start in enumerate(self.times):
-            stop = self.times[index + 1] if index + 1 < len(self.times) else end_s
+            stop = min(self.times[index + 1], end_s) if index + 1 < len(self.times) else end_s
             values = [column[index] for column in self.columns]
             while start < stop:
                 at = min(int(start / width), intervals - 1)

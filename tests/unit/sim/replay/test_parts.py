@@ -47,7 +47,7 @@ def test_means_over_intervals_add_up_to_the_whole(changes: list[tuple[float, int
     end_s = changes[-1][0] + 10.0
     series = Series()
     for now, busy in changes:
-        series.add(now, busy, 0, 0, 0, 0, 0, 0)
+        series.add(now, busy, 0, 0, 0, 0, 0, 0, False)
     ends = [now for now, _ in changes[1:]] + [end_s]
     exact = sum(busy * (end - now) for (now, busy), end in zip(changes, ends, strict=True))
     total = sum(each["busy"] for each in series.means(end_s, intervals)) * end_s / intervals
@@ -56,10 +56,12 @@ def test_means_over_intervals_add_up_to_the_whole(changes: list[tuple[float, int
 
 def test_idle_while_waiting_counts_only_while_a_job_waits() -> None:
     series = Series()
-    series.add(0.0, 0, 0, 0, 8, 0, 0, 0)
-    series.add(25.0, 0, 0, 0, 8, 16, 1, 0)
+    series.add(0.0, 0, 0, 0, 8, 0, 0, 0, False)
+    series.add(25.0, 0, 0, 0, 8, 16, 1, 0, False)
+    series.add(75.0, 0, 0, 0, 8, 16, 1, 0, True)
     (mean,) = series.means(100.0, 1)
     assert (mean["idle"], mean["idle_while_waiting"], mean["waiting_gpus"]) == (8.0, 6.0, 12.0)
+    assert mean["idle_while_restartable_fits"] == 2.0
 
 
 def test_percentiles_are_of_values_that_occurred() -> None:
@@ -77,6 +79,29 @@ def test_room_counts_split_and_idle_gpus() -> None:
     room.give("a", Shape(2))
     room.set_down("a", False)
     assert (room.busy, room.idle, room.split, room.down) == (0, 16, 0, 0)
+
+
+def test_room_for_a_job_is_on_as_many_usable_nodes_as_it_has_members() -> None:
+    room = Room([NodeShape("a", 8), NodeShape("b", 8), NodeShape("c", 4)])
+    assert room.has_room(Shape(8), 2)
+    assert not room.has_room(Shape(8), 3)
+    room.take("a", Shape(2), "p")
+    assert [room.has_room(Shape(8), 1), room.has_room(Shape(8), 2), room.has_room(Shape(6), 2)] == [True, False, True]
+    room.set_down("b", True)
+    assert [room.has_room(Shape(8), 1), room.has_room(Shape(6), 1), room.has_room(Shape(4), 2)] == [False, True, True]
+    room.give("a", Shape(2))
+    room.set_down("b", False)
+    assert room.has_room(Shape(8), 2)
+
+
+def test_room_for_a_job_counts_cpu_memory_and_gpu_model() -> None:
+    room = Room([NodeShape("a", 8, 4000, 512, "T4")])
+    room.take("a", Shape(1, cpu_milli=3000), "p")
+    assert room.has_room(Shape(1, cpu_milli=1000, memory_mib=512, models=("T4",)), 1)
+    for shape in (Shape(1, cpu_milli=1001), Shape(1, memory_mib=513), Shape(1, models=("G2",))):
+        assert not room.has_room(shape, 1)
+    room.set_down("a", True)
+    assert not room.has_room(Shape(1, cpu_milli=1000), 1)
 
 
 @pytest.mark.parametrize(
