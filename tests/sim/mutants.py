@@ -96,8 +96,8 @@ def skip_the_uid_precondition(stack: ExitStack) -> None:
     """Whatever pod has the name now is the one meant."""
     bind = Client.bind
 
-    async def bind_by_name(self: Client, pod_name: str, node: str, *, namespace: str, uid: str) -> None:
-        await bind(self, pod_name, node, namespace=namespace, uid="")
+    async def bind_by_name(self: Client, pod_name: str, node: str, **options: Any) -> None:
+        await bind(self, pod_name, node, **{**options, "uid": ""})
 
     stack.enter_context(patch.object(Client, "bind", bind_by_name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -28,14 +29,16 @@ class FaultyClient(Client):
     async def fault(self, pod_name: str, node: str, namespace: str, uid: str) -> None:
         await asyncio.Event().wait()
 
-    async def bind(self, pod_name: str, node: str, *, namespace: str, uid: str) -> None:
+    async def bind(
+        self, pod_name: str, node: str, *, namespace: str, uid: str, annotations: Mapping[str, str] | None = None
+    ) -> None:
         if self.begun >= self.after:
             if self.done >= self.after:
                 self.reached.set()
             await self.fault(pod_name, node, namespace, uid)
             return
         self.begun += 1
-        await super().bind(pod_name, node, namespace=namespace, uid=uid)
+        await super().bind(pod_name, node, namespace=namespace, uid=uid, annotations=annotations)
         self.done += 1
         if self.done >= self.after:
             self.reached.set()
