@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from muster.scheduler.forecast.run_times import RunTimes
 from muster.scheduler.gangs.adapters import SOURCES
 from muster.scheduler.gangs.adapters.membership import gang_key
 from muster.scheduler.gangs.budgets import Budgets
@@ -60,6 +61,7 @@ class Snapshot:
         borrowing: the borrowers in `movable`, by key.
         backfilled: gangs in `movable` that were backfilled, by key.
         changed_gangs: gangs that changed, and those on nodes that changed.
+        run_times: run times of ended gangs, for predictions.
         team_key: key of the taint of nodes that a team owns.
         pools: whether some nodes are in pools, so that pods that request devices may use only these.
         epoch: another object once node classes or `pools` changed as a whole.
@@ -86,6 +88,7 @@ class Snapshot:
     borrowing: Mapping[str, Gang]
     backfilled: Mapping[str, Gang]
     changed_gangs: Journal
+    run_times: RunTimes
     team_key: str
     pools: bool
     epoch: object

@@ -10,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from muster.api.names import ANNOTATION_BACKFILLED, ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM
+from muster.api.names import ANNOTATION_BACKFILLED, ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM, LABEL_USER
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
+from muster.scheduler.forecast.likeness import likeness_of
+from muster.scheduler.forecast.run_times import NO_RUN_TIMES, RunTimes
 from muster.scheduler.gangs.adapters import membership
 from muster.scheduler.gangs.adapters.membership import Membership, Workload, WorkloadRef
 from muster.scheduler.gangs.budgets import Budgets
@@ -92,6 +94,7 @@ class ClusterState:
             borrowing=self._queues.borrowing,
             backfilled=self._queues.backfilled,
             changed_gangs=self._changed_gangs,
+            run_times=NO_RUN_TIMES,
             team_key=team_key,
             pools=False,
             epoch=object(),
@@ -115,6 +118,8 @@ class ClusterState:
             self.foreign.seat(gang)
             self._holding.look_again(gang)
             end = self._queues.end_of(gang)
+            if gang.likeness is None or gang.likeness.nodes != gang.size:
+                gang.likeness = likeness_of(gang)
             self._queues.sort_in(gang)
             if self._queues.end_of(gang) != end:  # whether it is the last to leave a node may have changed
                 self._table.touch(nodes_of(gang))
@@ -134,6 +139,15 @@ class ClusterState:
         if rebuilt or pools != self._snapshot.pools:
             self._snapshot = replace(self._snapshot, epoch=object(), pools=pools)
         return self._snapshot
+
+    @property
+    def run_times(self) -> RunTimes:
+        """Run times of ended gangs, for predictions."""
+        return self._snapshot.run_times
+
+    def set_run_times(self, model: RunTimes) -> None:
+        """Use this model for predictions, from the next snapshot on."""
+        self._snapshot = replace(self._snapshot, run_times=model)
 
     def _touch(self, gang: Gang) -> None:
         """Mark the gang for an update."""
@@ -204,6 +218,7 @@ class ClusterState:
             self.pods[pod.uid] = record
             if member is not None:
                 self._join(record, member)
+                self._describe(self.gangs[record.gang], pod)
             was: tuple[object, ...] = ()
         else:
             was = _moving_parts(record)
@@ -371,6 +386,13 @@ class ClusterState:
         gang.priority = record.priority if len(gang.pods) == 1 else max(gang.priority, record.priority)
         gang.traits = record.traits if len(gang.pods) == 1 else gang.traits.with_member(record.traits)
         gang.arrival = min(gang.arrival, record.created) if gang.arrival else record.created
+
+    @staticmethod
+    def _describe(gang: Gang, pod: Pod) -> None:
+        """Record what the newest pod says about the work of its gang."""
+        gang.user = pod.metadata.labels.get(LABEL_USER, "")
+        gang.image = pod.spec.containers[0].image if pod.spec.containers else ""
+        gang.likeness = None
 
     def _gang(self, key: str, namespace: str, member: Membership) -> Gang:
         gang = self.gangs.get(key)

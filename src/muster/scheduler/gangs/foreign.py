@@ -154,6 +154,8 @@ class ForeignGangs:
                 self._join(record, standing.member)
             unnamed.roster.standing.clear()
             self._changed(unnamed)
+            if ref.uid and (named := self._gang_of(ref)) is not None:
+                named.user, named.image = unnamed.user, unnamed.image
         gang = self._gang_of(ref)
         if gang is not None:
             self._shape(gang)

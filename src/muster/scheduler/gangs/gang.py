@@ -12,6 +12,7 @@ from muster.api.names import LABEL_TEAM
 from muster.api.placement import Placement
 from muster.kube.objects.meta import OwnerReference
 from muster.kube.objects.pod import Pod
+from muster.scheduler.forecast.likeness import Likeness
 from muster.scheduler.gangs.adapters import described
 from muster.scheduler.gangs.adapters.membership import Membership, WorkloadRef
 from muster.scheduler.gangs.members import Roster
@@ -124,14 +125,17 @@ class Gang:
         joiners: slot -> pending pod beyond the minimum; not in `current` until it is placed.
         tried: result of the last dry run of evicting all of it; None before the first.
         given_up: slot -> attempt: the gang continues without the slot and its pods up to that attempt.
+        user: user who runs it, from the label of its newest pod; "" without one.
+        image: image of the first container of its newest pod; "" before its first pod.
+        likeness: what it has in common with similar gangs; None until the next snapshot after it changed.
     """
 
     __slots__ = (
-        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "given_up", "holds", "job", "joiners",
-        "joining_as", "key", "members_by_slot", "name", "namespace", "owner", "owner_missing", "pending",
-        "pending_class", "placed", "placement", "podless_since", "pods", "priority", "problems", "queued_as",
+        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "given_up", "holds", "image", "job",
+        "joiners", "joining_as", "key", "likeness", "members_by_slot", "name", "namespace", "owner", "owner_missing",
+        "pending", "pending_class", "placed", "placement", "podless_since", "pods", "priority", "problems", "queued_as",
         "revision_since", "roster", "seen", "single", "size", "size_attempt", "slot_class", "traits", "tried",
-        "uid", "unknown_holds", "workload", "writing",
+        "uid", "unknown_holds", "user", "workload", "writing",
     )  # fmt: skip
 
     def __init__(self, key: str, namespace: str, name: str, uid: str, size: int, *, single: bool) -> None:
@@ -174,6 +178,9 @@ class Gang:
         self.joiners: dict[int, PodRecord] = {}
         self.given_up: dict[int, int] = {}
         self.tried: Tried | None = None
+        self.user = ""
+        self.image = ""
+        self.likeness: Likeness | None = None
 
     @property
     def full_name(self) -> str:

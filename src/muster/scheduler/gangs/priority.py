@@ -16,6 +16,7 @@ from muster.api.names import (
     LABEL_BALLOON,
     LABEL_BORROWED,
     LABEL_TEAM,
+    LABEL_USER,
     MIRROR,
 )
 from muster.api.training_job import TrainingJob
@@ -138,6 +139,8 @@ class JobFacts(msgspec.Struct, frozen=True):
         scale_up: autoscalers may add nodes for it.
         restartable: it may be stopped and started again at little cost: it declares that, or has saved a checkpoint.
         asked: how often it was asked to leave nodes on which it was backfilled.
+        user: the user who runs it, from its label; "" without one.
+        image: the image of its ranks.
         said: the reason in its condition Admitted why it has no nodes; "" without one.
     """
 
@@ -154,6 +157,8 @@ class JobFacts(msgspec.Struct, frozen=True):
     scale_up: bool = False
     restartable: bool = False
     asked: int = 0
+    user: str = ""
+    image: str = ""
     said: str = ""
 
 
@@ -180,5 +185,7 @@ def job_facts(job: TrainingJob) -> JobFacts:
         scale_up=job.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED,
         restartable=spec.restartable if spec.restartable is not None else saved is not None,
         asked=status.backfill.asked if status.backfill is not None else 0,
+        user=job.metadata.labels.get(LABEL_USER, ""),
+        image=spec.image,
         said=next((each.reason for each in status.conditions if each.type == "Admitted" and each.status != "True"), ""),
     )

@@ -62,6 +62,7 @@ class Jobs:
     def tell(self, gang: Gang) -> None:
         """Copy the facts of the job to its gang."""
         gang.job = self._facts.get(gang.uid)
+        gang.likeness = None
         gang.ended = gang.job.ended if gang.job is not None else ""
         if gang.job is not None and gang.job.since:
             gang.arrival = min(gang.arrival, gang.job.since) if gang.arrival else gang.job.since

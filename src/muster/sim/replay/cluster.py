@@ -35,6 +35,7 @@ from muster.scheduler.queue.backfill import Start
 from muster.scheduler.queue.projection import starts_by
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
+from muster.sim.replay.history import History
 from muster.sim.replay.job import NodeShape
 from muster.sim.replay.objects import NAMESPACE, START_S, PodMaker, node_of
 from muster.sim.replay.room import InvariantBroken, Room
@@ -60,6 +61,7 @@ class Cluster:
         self._shapes = {node.name: node for node in nodes}
         self._planner = planner
         self._settings = settings
+        self._history = History()
         self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
         self._memo = EMPTY
         self._state.budgets.known = True  # replays have no disruption budgets
@@ -92,6 +94,7 @@ class Cluster:
 
     def end(self, run: Run, now: float) -> None:
         """Remove a finished job and its objects."""
+        self._history.add(run, self._state.gangs[run.key], now)
         del self._runs[run.key]
         placement = self._placements.pop(run.key, None)
         if placement is not None:
@@ -137,6 +140,8 @@ class Cluster:
         InvariantBroken.
         """
         touched: dict[str, Run] = {}
+        if self._history.is_due(now):
+            self._state.set_run_times(self._history.model(self._runs.values(), self._state.gangs, now))
         for _ in range(_ROUNDS_MAX):
             plan = self._planner(self._state.snapshot(), START_S + now, self._settings, self._memo)
             self._memo = plan.memo

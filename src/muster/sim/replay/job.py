@@ -28,6 +28,8 @@ class Job(msgspec.Struct, frozen=True):
         gang: its members start together or not at all, each on a node of its own.
         priority: of its pods.
         limit_s: its time limit, which lets the scheduler reckon with its end; None where it has none.
+        user: the user who submitted it; "" if the trace does not say.
+        image: what its pods run; "" if the trace does not say.
         restartable: it is a TrainingJob that saves a checkpoint when it is asked to leave, so it may be backfilled.
     """
 
@@ -40,6 +42,8 @@ class Job(msgspec.Struct, frozen=True):
     priority: int = 0
     limit_s: int | None = None
     restartable: bool = False
+    user: str = ""
+    image: str = ""
 
     @property
     def gpus(self) -> int:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
+from muster.api.names import (
+    ANNOTATION_ATTEMPT,
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_GANG_UID,
+    LABEL_GANG,
+    LABEL_SLOT,
+    LABEL_USER,
+)
 from muster.api.names import SCHEDULER_NAME as MUSTER
 from muster.kube.objects.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from muster.kube.objects.container import Container, ResourceRequirements
@@ -49,7 +56,8 @@ class PodMaker:
         self._job = job
         self._attempt = attempt
         self._created = datetime.fromtimestamp(int(now), UTC)
-        self._spec = _spec(job.shape, job.priority, job.limit_s)
+        self._spec = _spec(job.shape, job.priority, job.limit_s, job.image)
+        self._labels = {LABEL_USER: job.user} if job.user else {}
         self._annotations: dict[str, str] = {}
         if job.gang:
             self._annotations = {
@@ -68,7 +76,7 @@ class PodMaker:
                 namespace=NAMESPACE,
                 uid=uid,
                 creation_timestamp=self._created,
-                labels={LABEL_GANG: job.name, LABEL_SLOT: str(slot)} if job.gang else {},
+                labels={**self._labels, LABEL_GANG: job.name, LABEL_SLOT: str(slot)} if job.gang else self._labels,
                 annotations=self._annotations,
             ),
             spec=self._spec,
@@ -82,7 +90,7 @@ def _amounts(shape: NodeShape | Shape) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _spec(shape: Shape, priority: int, limit_s: int | None) -> PodSpec:
+def _spec(shape: Shape, priority: int, limit_s: int | None, image: str) -> PodSpec:
     """Return the pod spec; pods with the same request share one object."""
     affinity = None
     if shape.models:
@@ -91,7 +99,7 @@ def _spec(shape: Shape, priority: int, limit_s: int | None) -> PodSpec:
         affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
     return PodSpec(
         scheduler_name=MUSTER,
-        containers=(Container(name="worker", resources=ResourceRequirements(limits={**_amounts(shape)})),),
+        containers=(Container(name="worker", image=image, resources=ResourceRequirements(limits={**_amounts(shape)})),),
         affinity=affinity,
         priority=priority,
         active_deadline_seconds=limit_s,

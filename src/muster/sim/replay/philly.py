@@ -36,6 +36,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     jobid: str
     submitted_time: str
+    user: str = ""
     attempts: tuple[Attempt, ...] = ()
 
 
@@ -45,7 +46,7 @@ def read_jobs(path: Path, text: str, gpus_per_node: int) -> Workload:
     Raises BadTrace. Jobs without a finished attempt or without GPUs are counted only.
     """
     left_out: Counter[str] = Counter()
-    found: list[tuple[float, str, float, int]] = []
+    found: list[tuple[float, str, float, int, str]] = []
     for line, entry in _entries(path, text):
         submitted = _seconds(path, line, entry.submitted_time, "submitted_time")
         if submitted is None:
@@ -64,10 +65,11 @@ def read_jobs(path: Path, text: str, gpus_per_node: int) -> Workload:
         elif not gpus:
             left_out["no GPUs"] += 1
         else:
-            found.append((submitted, entry.jobid, run_s, gpus))
+            found.append((submitted, entry.jobid, run_s, gpus, entry.user))
     found.sort()
     jobs: list[Job] = [
-        job_of_gpus(name, submitted - found[0][0], run_s, gpus, gpus_per_node) for submitted, name, run_s, gpus in found
+        msgspec.structs.replace(job_of_gpus(name, submitted - found[0][0], run_s, gpus, gpus_per_node), user=user)
+        for submitted, name, run_s, gpus, user in found
     ]
     return Workload("Philly", jobs, left_out)
 

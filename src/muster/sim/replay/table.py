@@ -45,6 +45,10 @@ class Row:
         value = self._cells[self._columns[column]].strip()
         return "" if value.lower() in ("nan", "none", "null") else value
 
+    def optional(self, column: str) -> str:
+        """Return the cell as `text` does; "" if the table does not have this column."""
+        return self.text(column) if column in self._columns else ""
+
     def number(self, column: str) -> float:
         """Return a number of 0 or more. Raises BadTrace."""
         try:
