@@ -37,6 +37,7 @@ class Replayed(msgspec.Struct, frozen=True):
         used: GPU hours that were allocated to jobs.
         redone: GPU hours of work that was lost in failures and done again.
         asked_held_up: GPU hours of restarts of jobs that were asked to leave reserved nodes.
+        asked_lost: GPU hours of work that jobs without checkpoints lost when they were asked, and did again.
         asked_unsaved: GPU hours of work that such a job saved when it was asked. A job that cannot save when it is
             asked does it again.
         asks: how often jobs were asked to leave.
@@ -49,6 +50,7 @@ class Replayed(msgspec.Struct, frozen=True):
     used: float
     redone: float
     asked_held_up: float
+    asked_lost: float
     asked_unsaved: float
     asks: int
     waits: Sequence[Waited]
@@ -71,6 +73,7 @@ def replayed(outcome: Outcome, conditions: Conditions, days: float) -> Replayed:
         used=whole["busy"] * outcome.end_s / HOUR_S,
         redone=_gpu_hours((run, run.redone_s) for run in runs),
         asked_held_up=_gpu_hours((run, run.asked * restart_s) for run in runs),
+        asked_lost=_gpu_hours((run, run.lost_asked_s) for run in runs),
         asked_unsaved=_gpu_hours((run, run.unsaved_s) for run in runs),
         asks=outcome.asked,
         waits=[_waited(run) for run in runs],
@@ -93,6 +96,7 @@ def together(parts: Sequence[Replayed]) -> Replayed:
         used=total("used"),
         redone=total("redone"),
         asked_held_up=total("asked_held_up"),
+        asked_lost=total("asked_lost"),
         asked_unsaved=total("asked_unsaved"),
         asks=int(total("asks")),
         waits=[waited for each in parts for waited in each.waits],
@@ -107,6 +111,7 @@ def figures_of(found: Replayed) -> dict[str, float]:
         "idle_while_a_restartable_job_fits": found.idle_fitting,
         "done_again": found.redone / found.used,
         "held_up_by_backfill": found.asked_held_up / found.used,
+        "done_again_by_backfill": (found.asked_held_up + found.asked_lost) / found.used,
         "done_again_by_backfill_if_not_saved": found.asked_unsaved / found.used,
         "asks_per_job": found.asks / len(found.waits),
     }

@@ -26,7 +26,7 @@ def greedy(snapshot: Snapshot, now: float, settings: Settings, memo: Memo) -> Pl
     plan = decide(snapshot, now, settings, memo)
     if any(type(action) is not MarkBound for action in plan.actions):
         return plan
-    draft = Draft(snapshot, now, settings, recall(snapshot, plan.memo))
+    draft = Draft(snapshot, now, settings, recall(snapshot, now, plan.memo))
     for gang in heapq.merge(*(_fitting(draft, queue) for queue in snapshot.queues.values()), key=_order):
         _start(draft, gang)
     return msgspec.structs.replace(plan, actions=(*plan.actions, *draft.actions))
@@ -58,7 +58,6 @@ def _start(draft: Draft, gang: Gang) -> None:
         gang.key,
         draft.ledger,
         groups,
-        reserved=(),
         failed=gang.failed_nodes,
         taken=gang.nodes_beside(slots),
         given_up=[held for slot, held in gang.holds.items() if slot in slots],

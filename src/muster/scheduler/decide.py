@@ -7,8 +7,8 @@ The rules, in the order in which they apply:
 - A gang with a placement keeps its slots. Only slots whose node is no longer usable are placed again, all together.
   If it has no pods on its nodes, and other gangs could use these nodes, it returns to the queue.
 - The first waiting gang reserves every node it could use. Gangs behind it may use these nodes only if they already
-  hold nodes, if their time limit ends them before it starts, or if they are restartable.
-- When the first waiting gang fits without restartable gangs behind it, these are asked to leave (queue/overtaking.py).
+  hold nodes, if their time limit ends them before it starts, or as queue/reservations.py says.
+- When the first waiting gang fits without backfilled gangs, these are asked to leave (queue/overtaking.py).
 - A gang that would not fit into the empty cluster reserves nothing. Otherwise it would block the queue for ever.
 - Gangs of lower priority are preempted for a gang that does not fit, if it then fits.
 - A gang that lost nodes and finds no spare continues with fewer if its job allows that.
@@ -17,8 +17,9 @@ The rules, in the order in which they apply:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from math import inf
 
 from muster.api.placement import Backfill
 from muster.api.words import few
@@ -28,16 +29,17 @@ from muster.scheduler.gangs.placed import carry_on
 from muster.scheduler.gangs.placements import is_leaving
 from muster.scheduler.gangs.slots import SlotReview, gives_back, old_pods, runs_nowhere
 from muster.scheduler.memo import EMPTY, Memo, recall, remember
+from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.place import Groups, Shortage
 from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.preemption.eviction import is_tried, try_eviction
 from muster.scheduler.preemption.make_room import MadeRoom, make_room
 from muster.scheduler.preemption.victims import continues_without, is_stuck, may_take, room_within_s
-from muster.scheduler.queue.backfill import Start, start_of, would_end_at
+from muster.scheduler.queue.backfill import START_SLACK_S, Start, start_of, would_end_at
 from muster.scheduler.queue.demand import demands
 from muster.scheduler.queue.late_members import as_many_as_fit, room_for_joiners
-from muster.scheduler.queue.overtaking import has_overtaken, may_be_backfilled, rests_until
+from muster.scheduler.queue.overtaking import backfill_order, has_overtaken, rests_until
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
@@ -54,7 +56,7 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS, memo: 
 
     `memo` comes from an earlier plan. It saves work and does not change the result.
     """
-    draft = Draft(snapshot, now, settings, recall(snapshot, memo))
+    draft = Draft(snapshot, now, settings, recall(snapshot, now, memo))
     free = [gang for gang in snapshot.attention.values() if not gang.writing]
     for gang in sorted(free, key=lambda gang: gang.order):
         carry_on(draft, gang)
@@ -111,21 +113,43 @@ def _place(draft: Draft, gang: Gang) -> bool:
     closed = draft.kept.closed_to(would_end_at(gang, draft.now))
     chosen = _choose(draft, gang, groups, closed)
     if isinstance(chosen, Shortage):
-        return _give_reserved(draft, gang, groups) or _short(draft, gang, groups, chosen, closed)
+        if draft.kept and (_give_left_over(draft, gang, groups) or _give_until_needed(draft, gang, groups)):
+            return True
+        return _short(draft, gang, groups, chosen, closed)
     _give(draft, gang, chosen)
     return True
 
 
-def _give_reserved(draft: Draft, gang: Gang, groups: Groups) -> bool:
-    """Backfill a gang that fits on nodes which are reserved for gangs before it, until these can start."""
-    if not draft.kept or not may_be_backfilled(gang, draft.settings):
+def _give_left_over(draft: Draft, gang: Gang, groups: Groups) -> bool:
+    """Start a gang on reserved nodes that the gangs before it cannot use now and are not expected to get first."""
+    if not draft.snapshot.run_times.records:
         return False
-    chosen = _choose(draft, gang, groups, draft.kept.closed_to_restartable())
+    chosen = _choose(draft, gang, groups, draft.kept.closed_to_all())
+    if isinstance(chosen, Shortage):
+        return False
+    _give(draft, gang, chosen)
+    return True
+
+
+def _give_until_needed(draft: Draft, gang: Gang, groups: Groups) -> bool:
+    """Backfill a gang: start it on nodes that are reserved for gangs before it, until these can start."""
+    closed = _closed_to_backfilled(draft, gang)
+    if closed is None:
+        return False
+    chosen = _choose(draft, gang, groups, closed)
     if isinstance(chosen, Shortage):
         return False
     first = draft.kept.first_on(chosen.values())
     _give(draft, gang, chosen, Backfill(gang=first.full_name, gang_uid=first.uid) if first is not None else None)
     return True
+
+
+def _closed_to_backfilled(draft: Draft, gang: Gang) -> Closed | None:
+    """Return the nodes that are closed to the gang if it is backfilled; None if it may not be backfilled."""
+    if gang.restartable:
+        return draft.kept.closed_to_restartable()
+    run_s = draft.recalled.expected.run_s(gang) if gang.requeueable else inf
+    return draft.kept.closed_to_expected(run_s + START_SLACK_S, draft.now) if run_s < inf else None
 
 
 def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str], backfill: Backfill | None = None) -> None:
@@ -145,13 +169,13 @@ def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str], backfill: Backfil
     write(draft, gang, chosen, keep_deadline=False, reason="", backfill=backfill)
 
 
-def _choose(draft: Draft, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
+def _choose(draft: Draft, gang: Gang, groups: Groups, closed: Closed = OPEN) -> dict[int, str] | Shortage:
     slots = {slot for slots in groups.values() for slot in slots}
     return draft.recalled.refusals.choose(
         gang.key,
         draft.ledger,
         groups,
-        reserved=reserved,
+        closed=closed,
         failed=gang.failed_nodes,
         taken=gang.nodes_beside(slots),
         given_up=[held for slot, held in gang.holds.items() if slot in slots],
@@ -198,7 +222,7 @@ def _let_join(draft: Draft) -> None:
                 break  # the gangs after it have the same requests
 
 
-def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
+def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Closed) -> bool:
     behind = draft.kept.in_the_way(gang, groups)
     impossible = draft.recalled.refusals.impossible(gang.key, groups)
     if impossible is not None:
@@ -241,7 +265,7 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
     return False
 
 
-def _start(draft: Draft, gang: Gang, groups: Groups, closed: Collection[int] = ()) -> Start | None:
+def _start(draft: Draft, gang: Gang, groups: Groups, closed: Closed = OPEN) -> Start | None:
     """Return when time limits free room for these slots, and record it in the plan."""
     if not draft.snapshot.ending:
         return None
@@ -265,7 +289,7 @@ def _make_room_in_order(draft: Draft) -> None:
         others = [other for other in later if may_take(draft, gang, other)]
         made = None
         if others or gang.key not in draft.searched:
-            closed = () if stuck else draft.kept.kept_from(gang)
+            closed = OPEN if stuck else draft.kept.kept_from(gang)
             made = make_room(draft, gang, groups, closed=closed, stuck=others)
         if made is not None:
             _take_over(draft, gang, made)
@@ -344,7 +368,7 @@ def _behind(draft: Draft, queue: Queue, at: int) -> None:
 
 def _backfill(draft: Draft, queue: Queue, head: Gang) -> set[str]:
     """Place gangs behind the head that end before it starts, or that give their nodes back; return their keys."""
-    placed = _backfill_restartable(draft, queue, head)
+    placed = _backfill_reserved(draft, queue, head)
     if head.key not in draft.starts:
         return placed
     room = room_for(draft, head.counts)
@@ -361,38 +385,40 @@ def _backfill(draft: Draft, queue: Queue, head: Gang) -> set[str]:
     return placed
 
 
-def _backfill_restartable(draft: Draft, queue: Queue, head: Gang) -> set[str]:
-    """Place restartable gangs behind the head on reserved nodes, in queue order; return their keys.
+def _backfill_reserved(draft: Draft, queue: Queue, head: Gang) -> set[str]:
+    """Place gangs behind the head on reserved nodes until it starts, in queue order; return their keys.
 
-    Gangs of one size fit alike, so if one does not fit, those of its size after it do not fit either.
+    Gangs of one kind fit alike, so if one does not fit, those of its kind after it do not fit either.
     """
     placed: set[str] = set()
-    sizes = queue.restartable_after(head.order)
-    if not sizes:
+    kinds = queue.candidates_after(head.order)
+    if not kinds:
         return placed
     closed = draft.kept.closed_to_restartable()
     room = room_for(draft, head.counts, closed)
     if not any(room.values()):
         return placed  # the common case
-    turns: list[tuple[Order, int, Gang, Iterator[Gang]]] = []
-    for index, gangs in enumerate(sizes):
+    turns: list[tuple[tuple[bool, Order], int, Gang, Iterator[Gang]]] = []
+    for index, gangs in enumerate(kinds):
         first = next(gangs)
-        turns.append((first.order, index, first, gangs))
+        turns.append((backfill_order(first, draft.settings), index, first, gangs))
     heapq.heapify(turns)
     tries = 0
     while turns and tries < _BACKFILL_DEPTH:
         _, index, gang, gangs = heapq.heappop(turns)
         if any(count > room[cls] for cls, count in gang.counts.items()):
             continue
-        if not (gang.writing or gang.binding or _name_taken(draft, gang)) and may_be_backfilled(gang, draft.settings):
+        if not (gang.writing or gang.binding or _name_taken(draft, gang)):
+            if not gang.restartable and draft.recalled.expected.run_s(gang) == inf:
+                continue
             tries += 1
-            if not _give_reserved(draft, gang, _groups(gang, gang.pending)):
+            if not _give_until_needed(draft, gang, _groups(gang, gang.pending)):
                 continue
             placed.add(gang.key)
             room = room_for(draft, head.counts, closed)
         after = next(gangs, None)
         if after is not None:
-            heapq.heappush(turns, (after.order, index, after, gangs))
+            heapq.heappush(turns, (backfill_order(after, draft.settings), index, after, gangs))
     return placed
 
 

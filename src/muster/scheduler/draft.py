@@ -10,6 +10,7 @@ from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import planned
 from muster.scheduler.gangs.slots import SlotReview
 from muster.scheduler.memo import Recalled
+from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.place import Groups, candidates
 from muster.scheduler.plan import Action, Refuse, Settings, TellToLeave, WritePlacement
@@ -59,7 +60,8 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
-        self.kept = Reservations(self.snapshot, self.recalled.matcher, self.settings.policy_of)
+        recalled = self.recalled
+        self.kept = Reservations(self.snapshot, recalled.matcher, self.ledger, recalled.expected, self.settings)
 
 
 def wake(draft: Draft, at: float) -> None:
@@ -131,9 +133,9 @@ def waits(draft: Draft, gang: Gang, reason: Reason) -> None:
 
 
 def room_for(
-    draft: Draft, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
+    draft: Draft, classes: Iterable[PodClass], closed: Closed = OPEN, beside: Collection[str] = ()
 ) -> dict[PodClass, int]:
-    """Return how many pods of each class fit. Closed node classes and nodes in `beside` do not count."""
+    """Return how many pods of each class fit. Closed nodes and nodes in `beside` do not count."""
     matcher = draft.recalled.matcher
     return {cls: sum(c.room for c in candidates(draft.ledger, matcher, cls, closed, beside)) for cls in classes}
 

@@ -17,6 +17,7 @@ from muster.scheduler.placement.memo import NO_REFUSALS, KnownRefusals, Refusals
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.preemption.budget_needs import NO_BUDGET_NEEDS, BudgetNeeds, KnownBudgetNeeds
 from muster.scheduler.queue.backfill import NO_GAINS, Gains, KnownGains
+from muster.scheduler.queue.expected import NOTHING_EXPECTED, Expected, KnownExpected
 from muster.scheduler.snapshot import Snapshot
 
 
@@ -29,6 +30,7 @@ class Memo(msgspec.Struct, frozen=True):
         verdicts: which pod classes fit which node classes.
         gains: the room that the end of each gang frees.
         refusals: why gangs with rules about other pods do not fit: with the present pods, and without gangs.
+        expected: when nodes are expected to be free.
         budget_needs: evictions that gangs need of each disruption budget.
     """
 
@@ -37,6 +39,7 @@ class Memo(msgspec.Struct, frozen=True):
     verdicts: Verdicts = NO_VERDICTS
     gains: KnownGains = NO_GAINS
     refusals: tuple[KnownRefusals, KnownRefusals] = (NO_REFUSALS, NO_REFUSALS)
+    expected: KnownExpected = NOTHING_EXPECTED
     budget_needs: KnownBudgetNeeds = NO_BUDGET_NEEDS
 
 
@@ -50,11 +53,12 @@ class Recalled:
     matcher: Matcher
     gains: Gains
     refusals: Refusals
+    expected: Expected
     budget_needs: BudgetNeeds
 
 
-def recall(snapshot: Snapshot, memo: Memo = EMPTY) -> Recalled:
-    """Return working objects with what the memo knows about this snapshot."""
+def recall(snapshot: Snapshot, now: float, memo: Memo = EMPTY) -> Recalled:
+    """Return working objects with what the memo knows about this snapshot. `now` is in seconds since the epoch."""
     if memo.epoch is not snapshot.epoch:
         memo = EMPTY
     matcher = matcher_for(snapshot, memo)
@@ -62,6 +66,7 @@ def recall(snapshot: Snapshot, memo: Memo = EMPTY) -> Recalled:
         matcher,
         Gains(snapshot, matcher, memo.gains),
         Refusals(snapshot, matcher, memo.refusals),
+        Expected(snapshot, matcher, now, memo.expected),
         BudgetNeeds(snapshot.budgets, memo.budget_needs),
     )
 
@@ -82,5 +87,6 @@ def remember(snapshot: Snapshot, recalled: Recalled) -> Memo:
         recalled.matcher.verdicts,
         recalled.gains.known,
         recalled.refusals.known,
+        recalled.expected.known,
         recalled.budget_needs.known,
     )

@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True):
         backfill_delay_s: a gang starts at most this long, and the longest grace of backfilled gangs, after the nodes
             that are reserved for it would have been free without backfill.
         backfill_min_run_s: a backfilled gang runs at least this long before it is asked to leave.
-        backfill_asks_max: a gang that was asked to leave this often is not backfilled any more.
+        backfill_asks_max: gangs that were asked to leave this often are the first to be backfilled again.
     """
 
     bind_deadline_s: float = 30.0

@@ -38,8 +38,8 @@ class Queue(Protocol):
         """Yield the gangs after `order` that have a time limit."""
         ...
 
-    def restartable_after(self, order: Order) -> list[Iterator[Gang]]:
-        """Return the restartable gangs after `order`, in order: an iterator for each size."""
+    def candidates_after(self, order: Order) -> list[Iterator[Gang]]:
+        """Return the gangs after `order` that may be backfilled: an iterator in order for each kind that fits alike."""
         ...
 
 
@@ -51,6 +51,7 @@ class Snapshot:
         buckets: nodes by class and free room; `empty_buckets` by the room without any gang.
         attention: gangs with a placement that may need an action, by key.
         waiting: gangs that are not ready to be placed (pods missing, refused, gated), by key.
+        holding: gangs that have pods or reserved slots on nodes, by key.
         movable: gangs on nodes that can be asked to leave, or were, by priority and key.
         ending: (end, key) of gangs on nodes with a time limit, the first to end first.
         joining: bound gangs with pending pods beyond their minimum, by the classes of those.
@@ -78,6 +79,7 @@ class Snapshot:
     queues: Mapping[QueueKey, Queue]
     attention: Mapping[str, Gang]
     waiting: Mapping[str, Gang]
+    holding: Mapping[str, Gang]
     movable: Mapping[int, Mapping[str, Gang]]
     ending: Sequence[tuple[float, str]]
     joining: Mapping[QueueKey, Queue]

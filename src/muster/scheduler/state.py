@@ -15,13 +15,13 @@ from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
-from muster.scheduler.forecast.likeness import likeness_of
 from muster.scheduler.forecast.run_times import NO_RUN_TIMES, RunTimes
 from muster.scheduler.gangs.adapters import membership
 from muster.scheduler.gangs.adapters.membership import Membership, Workload, WorkloadRef
 from muster.scheduler.gangs.budgets import Budgets
 from muster.scheduler.gangs.foreign import ForeignGangs
 from muster.scheduler.gangs.gang import Gang, PodRecord, Tried, is_unschedulable, newest, seconds
+from muster.scheduler.gangs.likeness import likeness_of
 from muster.scheduler.gangs.placements import gang_of, given_up_slots, holds_as, newer, placed_slots
 from muster.scheduler.gangs.reserved_slots import Holding
 from muster.scheduler.gangs.team_usage import TeamCounts
@@ -84,6 +84,7 @@ class ClusterState:
             queues=self._queues.by_classes,
             attention=self._queues.attention,
             waiting=self._queues.waiting,
+            holding=self._queues.holding,
             movable=self._queues.movable,
             ending=self._queues.ending,
             joining=self._queues.joining,

@@ -53,7 +53,7 @@ def test_job_that_was_asked_to_leave_counts_as_held_up_and_not_as_done_again() -
     jobs = [
         gang("running", 0.0, 7200.0, 1),
         gang("large", 10.0, 50.0, 2),
-        Job("backfilled", 20.0, 86400.0, 1, Shape(8), gang=True, restartable=True),
+        Job("backfilled", 20.0, 86400.0, 1, Shape(8), gang=True, training_job=True, restartable=True),
     ]
     conditions = Conditions()
     outcome = Replay(uniform_nodes(2, 8), jobs, conditions).run()

@@ -102,7 +102,9 @@ def test_a_pod_that_is_being_deleted_needs_no_eviction() -> None:
     for needed in (2, 1):
         world.decide()
         snapshot = world.state.snapshot(world.now)
-        assert recall(snapshot, world.memo).budget_needs.of(world.gang("job.low")) == {"default/budget": needed}
+        assert recall(snapshot, world.now, world.memo).budget_needs.of(world.gang("job.low")) == {
+            "default/budget": needed
+        }
         world.terminate("low-0-a")
 
 

@@ -156,12 +156,14 @@ def test_an_earlier_gang_gives_nothing_to_a_later_one() -> None:
     assert world.nodes_of("later") == {}
 
 
-def test_a_gang_that_was_asked_too_often_waits_for_its_turn() -> None:
+def test_a_gang_that_was_asked_too_often_is_the_first_to_be_backfilled() -> None:
     world = waiting_head(backfill_asks_max=2)
-    world.set_job("small", msgspec.structs.replace(RESTARTABLE, asked=2))
-    world.add_gang("small", 1)
+    add_restartable(world, "early")
+    world.set_job("often", msgspec.structs.replace(RESTARTABLE, asked=2))
+    world.add_gang("often", 1)
     world.run()
-    assert world.nodes_of("small") == {}
+    assert set(world.nodes_of("often").values()) == {"c"}
+    assert world.nodes_of("early") == {}
 
 
 def test_those_that_were_asked_least_often_leave_first() -> None:

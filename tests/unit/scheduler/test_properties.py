@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from muster.scheduler.forecast.likeness import Likeness
+from muster.scheduler.forecast.run_times import EndedRun, RunTimes
 from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Bind, Plan, TellToLeave
 from muster.scheduler.snapshot import Snapshot
@@ -65,7 +67,14 @@ class Cluster(RuleBasedStateMachine):
         gpus=st.sampled_from([2, 8]),
         priority=st.integers(0, 2),
         labels=st.sets(st.sampled_from(sorted(LABELS))),
-        facts=st.builds(JobFacts, limit_s=st.sampled_from([None, 100.0, 1000.0]), requeue=st.booleans()),
+        facts=st.builds(
+            JobFacts,
+            limit_s=st.sampled_from([None, 100.0, 1000.0]),
+            requeue=st.booleans(),
+            restartable=st.booleans(),
+            requeueable=st.booleans(),
+            asked=st.integers(0, 4),
+        ),
     )
     def submit(self, gang: str, size: int, gpus: int, priority: int, labels: set[str], facts: JobFacts) -> None:
         if self.members(gang) or f"default/{gang}" in self.world.placements:
@@ -76,6 +85,12 @@ class Cluster(RuleBasedStateMachine):
         for slot in range(size):
             self.add_member(gang, slot)
         self.tick()
+
+    @rule(run_s=st.sampled_from([5.0, 500.0, 50_000.0]))
+    def learn(self, run_s: float) -> None:
+        """Gangs with this run time are known from now on; it says nothing about those that run here."""
+        ended = [EndedRun(Likeness(namespace="default", gpus=8), run_s, True, self.world.now) for _ in range(20)]
+        self.world.state.set_run_times(RunTimes(ended))
 
     def add_member(self, gang: str, slot: int, **spec: Any) -> None:
         spec = {"gpus": self.gpus[gang], "nodeSelector": self.asks[gang], "priority": self.priorities[gang], **spec}

@@ -165,7 +165,8 @@ def command(
         raise BadInput("there are no jobs to replay", left_out_text(workload.left_out))
     if time_limits is not None:
         workload = with_limits(workload, time_limits)
-    workload = with_restartable(workload, restartable if restartable is not None else 1.0 if like else 0.0, seed)
+    if restartable is not None or like:
+        workload = with_restartable(workload, restartable if restartable is not None else 1.0, seed)
     began = time.monotonic()
     events = plans = 0
     reports = []

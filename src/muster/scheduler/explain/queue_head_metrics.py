@@ -33,5 +33,5 @@ class HeadNodes:
             return
         cls = max(head.counts, key=lambda cls: (head.counts[cls], -cls.number))
         beside = head.nodes_beside(head.pending)
-        recalled = recall(snapshot, plan.memo)
+        recalled = recall(snapshot, now, plan.memo)
         self._metrics.count_nodes(census(snapshot, recalled, cls, reserved={}, beside=beside, gang=head, now=now))

@@ -73,7 +73,7 @@ class Change(msgspec.Struct, frozen=True):
 
 def room(ledger: Ledger, matcher: Matcher, cls: PodClass, banned: Collection[str] = ()) -> int:
     """Return how many pods of the class fit, without banned nodes."""
-    return sum(candidate.room for candidate in candidates(ledger, matcher, cls, (), banned))
+    return sum(candidate.room for candidate in candidates(ledger, matcher, cls, banned=banned))
 
 
 def changes(

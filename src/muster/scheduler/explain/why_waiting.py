@@ -120,7 +120,7 @@ def explain(
     if reason is None:
         return Explanation(gang.full_name, False, "", _not_waiting(gang, supposed=supposed))
     position, queued = _position(snapshot, gang)
-    recalled = recall(snapshot, memo)
+    recalled = recall(snapshot, now, memo)
     matcher = recalled.matcher
     groups = _groups(snapshot, matcher, gang)
     if reason.why not in _ABOUT_NODES or not groups:

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
-
-from muster.scheduler.pods.pod_class import PodClass
-
-if TYPE_CHECKING:
-    from muster.scheduler.gangs.gang import Gang
 
 _SAFE = frozenset("bcdfghjklmnpqrstvwxz2456789")
 """The alphabet of names that Kubernetes generates (k8s.io/apimachinery, util/rand)."""
@@ -37,32 +31,6 @@ class Likeness(msgspec.Struct, frozen=True):
     image: str = ""
     nodes: int = 1
     gpus: int = 0
-
-
-def likeness_of(gang: Gang) -> Likeness:
-    """Return the likeness of a gang. Facts of a TrainingJob have precedence over those of its pods."""
-    job = gang.job
-    name = gang.name
-    if gang.workload is not None:
-        name = gang.workload.name
-    elif gang.single and gang.owner is not None:
-        name = gang.owner.name
-    return Likeness(
-        namespace=gang.namespace,
-        team=gang.team,
-        user=(job.user if job is not None else "") or gang.user,
-        pattern=pattern_of(name),
-        image=(job.image if job is not None else "") or gang.image,
-        nodes=gang.size,
-        gpus=max((gpus_of(cls) for cls in set(gang.slot_class.values())), default=0),
-    )
-
-
-def gpus_of(cls: PodClass) -> int:
-    """Return the number of GPUs of a pod: extended resources whose name ends in /gpu, and GPUs of a whole node."""
-    if cls.whole is not None and cls.whole.gpus:
-        return cls.whole.gpus
-    return sum(amount for resource, amount in cls.request.items() if resource.endswith("/gpu"))
 
 
 @lru_cache(maxsize=4096)

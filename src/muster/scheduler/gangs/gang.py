@@ -214,6 +214,14 @@ class Gang:
         return self.job.restartable if self.job is not None else self.traits.restartable
 
     @property
+    def requeueable(self) -> bool:
+        """Whether it may be backfilled because it is expected to end in time, although it would lose its work.
+
+        Muster can queue only TrainingJobs again. A job that was asked to leave once was predicted badly.
+        """
+        return self.job is not None and self.job.requeueable and not self.job.asked and not self.single
+
+    @property
     def times_asked(self) -> int:
         """How often it was asked to leave nodes on which it was backfilled; known of TrainingJobs only."""
         return self.job.asked if self.job is not None else 0

@@ -138,6 +138,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         since: when it began to wait for nodes, which determines its place in the queue.
         scale_up: autoscalers may add nodes for it.
         restartable: it may be stopped and started again at little cost: it declares that, or has saved a checkpoint.
+        requeueable: its spec does not forbid to stop it and start it again.
         asked: how often it was asked to leave nodes on which it was backfilled.
         user: the user who runs it, from its label; "" without one.
         image: the image of its ranks.
@@ -156,6 +157,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     since: float = 0.0
     scale_up: bool = False
     restartable: bool = False
+    requeueable: bool = False
     asked: int = 0
     user: str = ""
     image: str = ""
@@ -184,6 +186,7 @@ def job_facts(job: TrainingJob) -> JobFacts:
         since=since.timestamp() if since is not None else 0.0,
         scale_up=job.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED,
         restartable=spec.restartable if spec.restartable is not None else saved is not None,
+        requeueable=spec.restartable is not False,
         asked=status.backfill.asked if status.backfill is not None else 0,
         user=job.metadata.labels.get(LABEL_USER, ""),
         image=spec.image,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.matching import Match, Matcher
 from muster.scheduler.pods.pod_class import PodClass
@@ -41,18 +42,18 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(
-    ledger: Ledger, matcher: Matcher, cls: PodClass, reserved: Collection[int], banned: Collection[str] = ()
+    ledger: Ledger, matcher: Matcher, cls: PodClass, closed: Closed = OPEN, banned: Collection[str] = ()
 ) -> list[Candidate]:
-    """Return where pods of the class have room, without reserved node classes and banned nodes.
+    """Return where pods of the class have room, without closed and banned nodes.
 
     Rules about other pods are not applied here (see `with_pod_rules`), so this is an upper bound.
     """
     found = []
+    if closed.nodes:
+        banned = closed.nodes.union(banned)
     for bucket, left in ledger.buckets():
-        if bucket.node_class.number in reserved:
-            continue
         times = fits(cls, bucket)
-        if not times:
+        if not times or (closed and closed.closes(bucket)):
             continue
         match = matcher.match(cls, bucket.node_class)
         if match.reason is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from muster.scheduler.placement.candidates import Groups, candidates
+from muster.scheduler.placement.closed import Closed
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.rules import Rules, ends_even
@@ -19,7 +20,7 @@ def search(
     matcher: Matcher,
     groups: Groups,
     order: Sequence[PodClass],
-    reserved: Collection[int],
+    closed: Closed,
     banned: Collection[str],
 ) -> Mapping[int, str] | bool:
     """Return slot -> node, and take that room.
@@ -29,7 +30,7 @@ def search(
     Pods are placed in any order of the classes, because affinity may require one pod before another. Combinations
     of pods and nodes that failed are not tried again.
     """
-    return _Search(matcher, groups, order, reserved, banned).run(ledger)
+    return _Search(matcher, groups, order, closed, banned).run(ledger)
 
 
 class _Search:
@@ -38,13 +39,13 @@ class _Search:
         matcher: Matcher,
         groups: Groups,
         order: Sequence[PodClass],
-        reserved: Collection[int],
+        closed: Closed,
         banned: Collection[str],
     ) -> None:
         self._matcher = matcher
         self._order = order
         self._slots = {cls: sorted(slots) for cls, slots in groups.items()}
-        self._reserved, self._banned = reserved, frozenset(banned)
+        self._closed, self._banned = closed, frozenset(banned)
         self._left = STEPS
         self._failed: set[frozenset[tuple[PodClass, tuple[str, ...]]]] = set()
 
@@ -67,7 +68,7 @@ class _Search:
             return None
         for cls in missing:
             rules = Rules(cls, ledger.layer, self._matcher)
-            for candidate in candidates(ledger, self._matcher, cls, self._reserved, banned):
+            for candidate in candidates(ledger, self._matcher, cls, self._closed, banned):
                 for name in candidate.names if candidate.names is not None else ledger.names(candidate.bucket):
                     self._left -= 1
                     if self._left <= 0:
@@ -77,8 +78,8 @@ class _Search:
                     trial = ledger.fork()
                     bucket = trial.bucket_of(name, candidate.bucket)
                     trial.take(bucket, [name], cls, 1)
-                    closed = banned | {name} if cls.alone else banned
-                    found = self._place(trial, {**names, cls: [*names[cls], name]}, closed)
+                    others = banned | {name} if cls.alone else banned
+                    found = self._place(trial, {**names, cls: [*names[cls], name]}, others)
                     if found is not None:
                         return found
         self._failed.add(state)

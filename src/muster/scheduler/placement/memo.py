@@ -17,6 +17,7 @@ from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.nodes.buckets import BucketIndex
 from muster.scheduler.nodes.domains import Domains
 from muster.scheduler.placement.candidates import Groups, Shortage
+from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.matching import Matcher, MatcherAfterHandover
 from muster.scheduler.placement.place import Failed, choose, room_when_empty
@@ -41,7 +42,7 @@ class _Asked:
     """All inputs of a query: equal queries have equal answers."""
 
     classes: tuple[tuple[PodClass, int], ...]
-    reserved: frozenset[int] = frozenset()
+    closed: Collection[object] = ()
     banned: frozenset[str] = frozenset()
     given_up: tuple[Held, ...] = ()
 
@@ -168,30 +169,30 @@ class Refusals:
         ledger: Ledger,
         groups: Groups,
         *,
-        reserved: Collection[int] = (),
+        closed: Closed = OPEN,
         failed: Failed = (),
         taken: Collection[str] = (),
         given_up: Collection[Held] = (),
     ) -> dict[int, str] | Shortage:
         """Like `place.choose`, but cached. If the plan used room the gang could use, it searches again."""
         matcher, index = self._matcher, self._snapshot.buckets
-        kept: tuple[_Asked, tuple[object, ...]] | None = None
+        question: tuple[_Asked, tuple[object, ...]] | None = None
         if any(is_related(cls, ledger.layer) for cls in groups) and not _is_touched(ledger, groups, matcher):
             tables = {cls: self._now.table(cls) for cls in groups}
-            closed = frozenset(each for each in reserved if any(table.by_class.get(each) for table in tables.values()))
+            kept = _relevant(closed, tables.values())
             banned = frozenset(node for slot, node in failed if any(slot in slots for slots in groups.values()))
-            asked = _Asked(_classes(groups), closed, banned.union(taken), tuple(given_up))
+            asked = _Asked(_classes(groups), kept, banned.union(taken), tuple(given_up))
             if asked == _Asked(asked.classes):
                 short = self._counted(groups, tables)
                 if short is not None:
                     return short
-            kept = (asked, _depends(tables, index.domains, matcher))
-            answer = self._now.find(key, *kept)
+            question = (asked, _depends(tables, index.domains, matcher))
+            answer = self._now.find(key, *question)
             if answer is not None and answer.short is not None:
                 return answer.short
-        found = choose(ledger, matcher, groups, reserved=reserved, failed=failed, taken=taken, given_up=given_up)
-        if kept is not None and isinstance(found, Shortage):
-            self._now.keep(key, _Answer(*kept, found))
+        found = choose(ledger, matcher, groups, closed=closed, failed=failed, taken=taken, given_up=given_up)
+        if question is not None and isinstance(found, Shortage):
+            self._now.keep(key, _Answer(*question, found))
         return found
 
     def impossible(self, key: str, groups: Groups) -> Shortage | None:
@@ -240,6 +241,17 @@ class Refusals:
 
 def _classes(groups: Groups) -> tuple[tuple[PodClass, int], ...]:
     return tuple((cls, len(slots)) for cls, slots in groups.items())
+
+
+def _relevant(closed: Closed, tables: Collection[Openings]) -> tuple[object, ...]:
+    """Return the part of `closed` that matters to pods of these tables, in a form that can be compared."""
+
+    def matters(number: int) -> bool:
+        return any(table.by_class.get(number) for table in tables)
+
+    classes = frozenset(number for number in closed.classes if matters(number))
+    kept = frozenset(each for each in closed.kept.items() if matters(each[0]))
+    return (classes, kept, closed.nodes) if classes or kept or closed.nodes else ()
 
 
 def _depends(tables: dict[PodClass, Openings], domains: Domains, matcher: Matcher) -> tuple[object, ...]:

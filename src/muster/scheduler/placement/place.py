@@ -13,6 +13,7 @@ from muster.scheduler.placement.candidates import (
     preference,
     room_in,
 )
+from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.rules import is_related
@@ -30,17 +31,17 @@ def choose(
     matcher: Matcher,
     groups: Groups,
     *,
-    reserved: Collection[int] = (),
+    closed: Closed = OPEN,
     failed: Failed = (),
     taken: Collection[str] = (),
     given_up: Collection[tuple[str, PodClass | None]] = (),
 ) -> dict[int, str] | Shortage:
     """Return slot -> node for all slots and take that room from the ledger; or return the shortage and take nothing.
 
-    `taken` are nodes of the gang's other slots, which take no more of it. `given_up` are (node, class) pairs that
-    these slots hold until they move; rules about other pods do not count them. Classes with the fewest candidates go
-    first. With several classes that compete for the same nodes, this can miss a placement that exists. It never
-    returns an invalid one.
+    `closed` are nodes that are reserved for others. `taken` are nodes of the gang's other slots, which take no more of
+    it. `given_up` are (node, class) pairs that these slots hold until they move; rules about other pods do not count
+    them. Classes with the fewest candidates go first. With several classes that compete for the same nodes, this can
+    miss a placement that exists. It never returns an invalid one.
     """
     banned = {node for slot, node in failed if any(slot in slots for slots in groups.values())} | set(taken)
     if any(is_related(cls, ledger.layer) for cls in groups):
@@ -48,13 +49,13 @@ def choose(
         for node, held in given_up:
             if held is not None:
                 apart.layer.count(held, node, -1)
-        arranged = arrange(apart, matcher, groups, reserved, banned)
+        arranged = arrange(apart, matcher, groups, closed, banned)
         if not isinstance(arranged, Shortage):
             ledger.adopt(apart)
         return arranged
     offers: dict[PodClass, list[Candidate]] = {}
     for cls, slots in groups.items():
-        offers[cls] = candidates(ledger, matcher, cls, reserved, banned)
+        offers[cls] = candidates(ledger, matcher, cls, closed, banned)
         room = room_in(offers[cls])
         if room < len(slots):
             return Shortage(cls, len(slots), room)
@@ -62,7 +63,7 @@ def choose(
     trial = ledger.fork() if len(order) > 1 else ledger
     chosen: dict[int, str] = {}
     for index, cls in enumerate(order):
-        offer = offers[cls] if index == 0 else candidates(trial, matcher, cls, reserved, banned)
+        offer = offers[cls] if index == 0 else candidates(trial, matcher, cls, closed, banned)
         slots = sorted(groups[cls])
         room = room_in(offer)
         if room < len(slots):
@@ -81,12 +82,12 @@ def room_when_empty(ledger: Ledger, matcher: Matcher, groups: Groups) -> dict[in
     May take room from the ledger.
     """
     for cls, slots in groups.items():
-        room = room_in(candidates(ledger, matcher, cls, ()))
+        room = room_in(candidates(ledger, matcher, cls))
         if room < len(slots):
             return Shortage(cls, len(slots), room)
     if not any(is_related(cls, ledger.layer) for cls in groups):
         return {}
-    return arrange(ledger, matcher, groups, (), ())
+    return arrange(ledger, matcher, groups, OPEN, ())
 
 
 def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[Candidate]) -> dict[int, str]:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from muster.scheduler.placement.candidates import Candidate, Groups, Shortage, by_choice, candidates, room_in
+from muster.scheduler.placement.closed import Closed
 from muster.scheduler.placement.exhaustive import search
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.matching import Matcher
@@ -27,10 +28,10 @@ Starts = dict[PodClass, dict[str, str]]
 
 
 def arrange(
-    ledger: Ledger, matcher: Matcher, groups: Groups, reserved: Collection[int], banned: Collection[str]
+    ledger: Ledger, matcher: Matcher, groups: Groups, closed: Closed, banned: Collection[str]
 ) -> dict[int, str] | Shortage:
     """Return slot -> node for all slots and take that room; or return the shortage and take nothing."""
-    offers = {cls: candidates(ledger, matcher, cls, reserved, banned) for cls in groups}
+    offers = {cls: candidates(ledger, matcher, cls, closed, banned) for cls in groups}
     for cls, slots in groups.items():  # the most common case: there is too little room even without the rules
         if room_in(offers[cls]) < len(slots):
             return Shortage(cls, len(slots), room_in(offers[cls]))
@@ -44,7 +45,7 @@ def arrange(
         if count >= STARTS:
             break
         trial = ledger.fork()
-        found = _pass(trial, matcher, groups, order, start, reserved, banned)
+        found = _pass(trial, matcher, groups, order, start, closed, banned)
         if not isinstance(found, Shortage):
             ledger.adopt(trial)
             return found
@@ -52,7 +53,7 @@ def arrange(
     else:
         if best is not None and len(groups) == 1 and len(own_rules(order[0])) <= 1:
             return best
-    placed = search(ledger, matcher, groups, order, reserved, banned)
+    placed = search(ledger, matcher, groups, order, closed, banned)
     if isinstance(placed, dict):
         return placed
     short = best if best is not None else Shortage(order[0], len(groups[order[0]]), 0)
@@ -161,7 +162,7 @@ def _pass(
     groups: Groups,
     order: Sequence[PodClass],
     start: Starts,
-    reserved: Collection[int],
+    closed: Closed,
     banned: Collection[str],
 ) -> dict[int, str] | Shortage:
     """Place one class after the other. The rules of a class also apply to pods that were placed before it."""
@@ -170,7 +171,7 @@ def _pass(
     banned = set(banned)
     for cls in order:
         slots = sorted(groups[cls])
-        offer = candidates(trial, matcher, cls, reserved, banned)
+        offer = candidates(trial, matcher, cls, closed, banned)
         filling = Filling(trial, matcher, cls, sites(trial, matcher, cls, offer, start.get(cls)), len(slots))
         have = filling.run()
         if have < len(slots):

@@ -14,6 +14,7 @@ from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.placements import is_leaving
 from muster.scheduler.gangs.priority import Rank
 from muster.scheduler.nodes.bucket import Bucket
+from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.place import Groups, Shortage, choose
 from muster.scheduler.pods.pod_class import PodClass
@@ -27,7 +28,9 @@ from muster.scheduler.queue.overtaking import has_overtaken, overtakers
 _STUCK_RANK = -2
 """Gangs that do not run are preempted before all others, the last in order first."""
 _BACKFILLED_RANK = -1
-"""Backfilled gangs leave next: first those that were asked to leave least often."""
+"""Backfilled gangs leave next: first restartable ones, and of these those that were asked to leave least often."""
+_WOULD_LOSE = 1e6
+"""Added to the level of backfilled gangs that would lose their work."""
 CHOICE = 256
 """If there are more candidates, those that lose least are tried first, if they free several times the room needed."""
 PLENTY = 3
@@ -45,13 +48,13 @@ def make_room(
     gang: Gang,
     groups: Groups,
     *,
-    closed: Collection[int],
+    closed: Closed = OPEN,
     stuck: Sequence[Gang] = (),
     spared: Collection[str] = (),
 ) -> MadeRoom | None:
     """Return the victims whose leaving lets all the slots fit; None if all candidates together are not enough.
 
-    `closed` are node classes reserved for others. `stuck` are later gangs that lost nodes and wait as this one does.
+    `closed` are nodes reserved for others. `stuck` are later gangs that lost nodes and wait as this one does.
     `spared` are keys of gangs that stay.
     """
     slots = {slot for members in groups.values() for slot in members}
@@ -82,7 +85,7 @@ def _of_those(
     missing: Mapping[PodClass, int],
     stuck: Sequence[Gang],
     lower: Sequence[Gang],
-    closed: Collection[int],
+    closed: Closed,
 ) -> MadeRoom | None:
     gains = draft.recalled.gains
     for cls, count in missing.items():  # the common case is too few candidates: do not visit each node for it
@@ -98,7 +101,7 @@ def _of_those(
 def _level(gang: Gang, other: Gang) -> tuple[int, float]:
     """Return a sort key: gangs with lower values leave first."""
     if has_overtaken(gang, other):
-        return (_BACKFILLED_RANK, float(other.times_asked))
+        return (_BACKFILLED_RANK, other.times_asked + (0.0 if other.restartable else _WOULD_LOSE))
     return (int(other.traits.rank), float(other.priority))
 
 
@@ -130,7 +133,7 @@ def _choose(
     missing: Mapping[PodClass, int],
     may: Sequence[Gang],
     stuck: int,
-    closed: Collection[int],
+    closed: Closed,
 ) -> MadeRoom | None:
     """Choose victims among the candidates. The first `stuck` candidates do not run."""
     slots = {slot for members in groups.values() for slot in members}
@@ -158,7 +161,7 @@ def _choose(
         room.without(leaving),
         draft.recalled.matcher,
         groups,
-        reserved=closed,
+        closed=closed,
         failed=gang.failed_nodes,
         taken=gang.nodes_beside(slots),
         given_up=[held for slot, held in gang.holds.items() if slot in slots],
@@ -197,7 +200,7 @@ class _Room:
         gang: Gang,
         may: Sequence[Gang],
         stuck: int,
-        closed: Collection[int],
+        closed: Closed,
         beside: Collection[str],
     ) -> None:
         self._draft = draft
@@ -238,10 +241,12 @@ class _Room:
         """Return the victims needed for the most pods of the class on the node, and how many more pods that gives."""
         snapshot, nothing = self._draft.snapshot, (frozenset[int](), 0)
         node = snapshot.nodes[name]
-        if node.node_class is None or node.node_class.number in self._closed or name in self._beside or node.fully_held:
+        if node.node_class is None or name in self._beside or node.fully_held or name in self._closed.nodes:
             return nothing
         bucket = self._draft.ledger.room(node)
-        if bucket is None or not self._draft.recalled.matcher.match(cls, node.node_class).serves(name):
+        if bucket is None or self._closed.closes(bucket):
+            return nothing
+        if not self._draft.recalled.matcher.match(cls, node.node_class).serves(name):
             return nothing
         before = fits(cls, bucket)
         leaving = {at for at, _ in self._on[name]}

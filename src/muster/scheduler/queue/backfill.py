@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.gang import Gang, seconds
 from muster.scheduler.nodes.node_record import NodeRecord
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.placement.place import Groups
@@ -49,6 +49,13 @@ def ends_at(gang: Gang) -> float | None:
         return began + limit_s + gang.job.grace_s if began else None
     began = _ready_by(gang)
     return began + limit_s + gang.traits.grace_s if began else None
+
+
+def began_at(gang: Gang) -> float:
+    """Return when the gang was bound, in seconds since the epoch; 0 if unknown."""
+    if gang.placement is not None:
+        return seconds(gang.placement.status.bound_time)
+    return max((member.bound_since for member in gang.current.values()), default=0.0)
 
 
 def _ready_by(gang: Gang) -> float:

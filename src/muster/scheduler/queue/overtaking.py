@@ -1,26 +1,25 @@
 """Backfilled gangs: who may start on reserved nodes although it is not first, and who gets these nodes back.
 
-A gang of the policy `preemptible` may start on the nodes that are reserved for a gang before it, if it is restartable.
-Its Placement records that (`spec.backfill`), or an annotation of its pod. When the reserved gang fits without the
-backfilled gangs, it gets their nodes, and they are asked to leave.
+In pools with the policy `preemptible`, a gang may start on nodes that are reserved for a gang before it. It must be
+restartable, or a TrainingJob that is expected to end in time. Its Placement records that (`spec.backfill`), or an
+annotation of its pod. When the reserved gang fits without the backfilled gangs, it gets their nodes, and they are asked
+to leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.scheduler.gangs.gang import Gang, seconds
+from muster.scheduler.gangs.gang import Gang, Order
 from muster.scheduler.plan import Settings
+from muster.scheduler.queue.backfill import began_at
 from muster.scheduler.queue.lending import is_lent, outranks
 from muster.scheduler.snapshot import Snapshot
 
 
-def may_be_backfilled(gang: Gang, settings: Settings) -> bool:
-    """Return whether the gang may start on nodes that are reserved for a gang before it, until that gang can start.
-
-    A gang that was asked to leave such nodes too often waits for its turn instead.
-    """
-    return gang.restartable and gang.times_asked < settings.backfill_asks_max
+def backfill_order(gang: Gang, settings: Settings) -> tuple[bool, Order]:
+    """Return a sort key of candidates for backfill. Gangs that were asked to leave too often come first."""
+    return gang.times_asked < settings.backfill_asks_max, gang.order
 
 
 def has_overtaken(gang: Gang, other: Gang) -> bool:
@@ -42,15 +41,9 @@ def _borrows_from(snapshot: Snapshot, gang: Gang, other: Gang) -> bool:
 def rests_until(gang: Gang, now: float, settings: Settings) -> float:
     """Return until when a backfilled gang is not asked to leave, so that it does some work; 0 if it may be asked now.
 
-    A time of binding in the future comes from a clock that was set back since; it gives no rest.
+    A gang that would lose its work rests for the whole permitted delay, because it is expected to end soon. A time of
+    binding in the future comes from a clock that was set back since; it gives no rest.
     """
-    began = began_at(gang)
-    until = began + settings.backfill_min_run_s
+    began, delay_s = began_at(gang), settings.backfill_delay_s
+    until = began + (min(settings.backfill_min_run_s, delay_s) if gang.restartable else delay_s)
     return until if began <= now < until else 0.0
-
-
-def began_at(gang: Gang) -> float:
-    """Return when the gang was bound, in seconds since the epoch; 0 if unknown."""
-    if gang.placement is not None:
-        return seconds(gang.placement.status.bound_time)
-    return max((member.bound_since for member in gang.current.values()), default=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
+from muster.scheduler.forecast.likeness import Likeness
 from muster.scheduler.gangs.gang import Gang, Order
 from muster.scheduler.gangs.placements import GIVEN_UP, is_leaving, is_open
 from muster.scheduler.preemption.victims import may_leave
@@ -13,20 +14,22 @@ from muster.scheduler.snapshot import QueueKey
 
 Size = frozenset[tuple[int, int]]
 """(number of a pod class, pending members of this class)."""
+_Kind = tuple[Size, int, Likeness | None]
+"""What candidates for backfill have in common: size, requests to leave so far, and what a prediction depends on."""
 
 
 class Queue:
     """Complete gangs without a placement that have the same pod classes, in queue order."""
 
-    __slots__ = ("_gangs", "_limited", "_orders", "_restartable", "_sizes", "key")
+    __slots__ = ("_candidates", "_gangs", "_kinds", "_limited", "_orders", "key")
 
     def __init__(self, key: QueueKey) -> None:
         self.key = key
         self._orders: list[Order] = []
         self._limited: list[Order] = []
         self._gangs: dict[Order, Gang] = {}
-        self._restartable: dict[Size, list[Order]] = {}
-        self._sizes: dict[Order, Size] = {}
+        self._candidates: dict[_Kind, list[Order]] = {}
+        self._kinds: dict[Order, _Kind] = {}
 
     def __len__(self) -> int:
         return len(self._orders)
@@ -41,9 +44,10 @@ class Queue:
         self._gangs[order] = gang
         if gang.limit_s is not None:
             insort(self._limited, order)
-        if gang.restartable:
-            size = self._sizes[order] = frozenset((cls.number, count) for cls, count in gang.counts.items())
-            insort(self._restartable.setdefault(size, []), order)
+        if gang.restartable or gang.requeueable:
+            size = frozenset((cls.number, count) for cls, count in gang.counts.items())
+            kind = self._kinds[order] = (size, gang.times_asked, None if gang.restartable else gang.likeness)
+            insort(self._candidates.setdefault(kind, []), order)
         return order
 
     def remove(self, order: Order) -> None:
@@ -53,12 +57,12 @@ class Queue:
         at = bisect_left(self._limited, order)
         if at < len(self._limited) and self._limited[at] == order:
             del self._limited[at]
-        size = self._sizes.pop(order, None)
-        if size is not None:
-            alike = self._restartable[size]
+        kind = self._kinds.pop(order, None)
+        if kind is not None:
+            alike = self._candidates[kind]
             del alike[bisect_left(alike, order)]
             if not alike:
-                del self._restartable[size]
+                del self._candidates[kind]
 
     def position(self, order: Order) -> int:
         """Return how many gangs of this queue are before `order`."""
@@ -68,9 +72,9 @@ class Queue:
         """Yield the gangs after `order` that have a time limit."""
         return self._after(self._limited, order)
 
-    def restartable_after(self, order: Order) -> list[Iterator[Gang]]:
-        """Return the restartable gangs after `order`, in order: an iterator for each size."""
-        return [self._after(alike, order) for alike in self._restartable.values() if alike[-1] > order]
+    def candidates_after(self, order: Order) -> list[Iterator[Gang]]:
+        """Return the gangs after `order` that may be backfilled: an iterator in order for each kind that fits alike."""
+        return [self._after(alike, order) for alike in self._candidates.values() if alike[-1] > order]
 
     def _after(self, orders: list[Order], order: Order) -> Iterator[Gang]:
         for at in range(bisect_right(orders, order), len(orders)):
@@ -88,6 +92,7 @@ class Queues:
         self.borrowing: dict[str, Gang] = {}
         self.backfilled: dict[str, Gang] = {}
         self.ending: list[tuple[float, str]] = []
+        self.holding: dict[str, Gang] = {}
         self._held_as: dict[str, tuple[int, float | None]] = {}
         self.joining: dict[QueueKey, Queue] = {}
         self._bind_deadline_s = bind_deadline_s
@@ -147,6 +152,7 @@ class Queues:
 
     def _holds(self, gang: Gang) -> None:
         end = ends_at(gang)
+        self.holding[gang.key] = gang
         self._held_as[gang.key] = (gang.priority, end)
         if is_leaving(gang) or may_leave(gang, self._bind_deadline_s):
             self.movable.setdefault(gang.priority, {})[gang.key] = gang
@@ -162,6 +168,7 @@ class Queues:
         if held is None:
             return
         priority, end = held
+        self.holding.pop(gang.key, None)
         self.borrowing.pop(gang.key, None)
         self.backfilled.pop(gang.key, None)
         movable = self.movable.get(priority, {})

@@ -1,30 +1,67 @@
-"""Reserves nodes for waiting gangs, by node class, and until when other gangs may run on them."""
+"""Reserves nodes for waiting gangs, and decides which gangs behind them may use these nodes until then.
+
+A gang reserves every node that it could use. In pools with the policy `preemptible`, other gangs may use some of them:
+
+- All gangs may use nodes that the gang is not expected to get first, if no pod of the gang fits there now. So a small
+  pod may start on a partly used node although a large gang waits.
+- Restartable gangs may use all its nodes, until it can start.
+- TrainingJobs that are expected to end before it starts may do the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
+
+import msgspec
 
 from muster.api.names import LABEL_POOL
 from muster.api.scheduling import BackfillPolicy
 from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.placement.closed import Closed
+from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.matching import Matcher
-from muster.scheduler.placement.place import Groups
+from muster.scheduler.placement.place import Groups, candidates
+from muster.scheduler.placement.rules import is_related
+from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.queue.backfill import Start
+from muster.scheduler.queue.expected import Expected
 from muster.scheduler.snapshot import Snapshot
 
 
-class Reservations:
-    """Reservations of one plan. The first gang that waits for a node class reserves it."""
+class _Reservation(msgspec.Struct, frozen=True):
+    """A waiting gang and its slots by class. It has reserved the node classes `numbers`."""
 
-    def __init__(self, snapshot: Snapshot, matcher: Matcher, policy_of: Callable[[str], BackfillPolicy]) -> None:
-        self._snapshot, self._matcher, self._policy_of = snapshot, matcher, policy_of
+    gang: Gang
+    groups: Groups
+    numbers: Collection[int]
+
+
+class Reservations:
+    """Reservations of one plan. The first gang that waits for a node class reserves it.
+
+    Args:
+        snapshot: the cluster.
+        matcher: matches pods to nodes.
+        ledger: the free room on nodes.
+        expected: when running gangs are expected to end.
+        settings: the policies.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, matcher: Matcher, ledger: Ledger, expected: Expected, settings: Settings
+    ) -> None:
+        self._snapshot, self._matcher, self._ledger = snapshot, matcher, ledger
+        self._expected, self._settings = expected, settings
         self._usable: dict[tuple[PodClass, ...], list[int]] = {}
+        self._all: list[_Reservation] = []
         self._gangs: dict[int, Gang] = {}
         self._pools: dict[int, str] = {}
         self._until: dict[int, float | None] = {}
         self._policies: dict[int, BackfillPolicy] = {}
         self._due: set[int] = set()
+        self._starts: dict[str, float] = {}
+        self._first: Closed | None = None
 
     def __bool__(self) -> bool:
         return bool(self._gangs)
@@ -32,25 +69,50 @@ class Reservations:
     def keep(self, gang: Gang, groups: Groups, start: Start | None) -> None:
         """Reserve every node class that the gang could use until it starts; without an end if that is unknown."""
         until = start.latest if start is not None else None
-        for number in self._could_use(groups):
+        numbers = self._could_use(groups)
+        self._all.append(_Reservation(gang, groups, numbers))
+        self._first = None
+        for number in numbers:
             if number not in self._gangs:
                 self._gangs[number], self._until[number] = gang, until
-                self._policies[number] = self._policy_of(self._pools[number])
+                self._policies[number] = self._settings.policy_of(self._pools[number])
                 continue
             known = self._until[number]
             self._until[number] = None if known is None or until is None else min(known, until)
 
-    def closed_to(self, end: float | None) -> set[int]:
-        """Return the node classes closed to a gang that would end at `end` (None: never)."""
-        return {
-            number
-            for number, until in self._until.items()
-            if until is None or end is None or end > until or self._policies[number] == "strict"
-        }
+    def closed_to(self, end: float | None) -> Closed:
+        """Return the nodes closed to a gang that ends at `end` at the latest (None: unknown)."""
+        return Closed(
+            frozenset(
+                number
+                for number, until in self._until.items()
+                if until is None or end is None or end > until or self._policies[number] == "strict"
+            )
+        )
 
-    def closed_to_restartable(self) -> set[int]:
-        """Return the node classes closed to gangs that give their nodes back when they are asked."""
-        return {number for number, policy in self._policies.items() if policy != "preemptible"} | self._due
+    def closed_to_all(self) -> Closed:
+        """Return the nodes that the waiting gangs are expected to get first, or can use now.
+
+        Later gangs may use the others without giving them back.
+        """
+        if self._first is None:
+            self._first = self._expected_first()
+        return self._first
+
+    def closed_to_restartable(self) -> Closed:
+        """Return the nodes closed to gangs that give their nodes back when they are asked."""
+        return Closed(frozenset(self._not_preemptible() | self._due))
+
+    def closed_to_expected(self, run_s: float, now: float) -> Closed:
+        """Return the nodes closed to a TrainingJob that is expected to run for `run_s` seconds.
+
+        It gives its nodes back when it is asked, but its work is then lost. So its nodes must not be needed before its
+        expected end, unless that lies within the permitted delay.
+        """
+        closed = self._not_preemptible() | self._due
+        if run_s > self._settings.backfill_delay_s:
+            closed.update(number for number, gang in self._gangs.items() if now + run_s > self._start_of(gang))
+        return Closed(frozenset(closed))
 
     def now_due(self, groups: Groups) -> None:
         """Let no more gangs start on what these slots could use: their gang starts as soon as others have rested."""
@@ -70,9 +132,57 @@ class Reservations:
                 return other
         return None
 
-    def kept_from(self, gang: Gang) -> set[int]:
-        """Return the node classes that another gang reserves."""
-        return {number for number, other in self._gangs.items() if other is not gang}
+    def kept_from(self, gang: Gang) -> Closed:
+        """Return the nodes that another gang reserves."""
+        return Closed(frozenset(number for number, other in self._gangs.items() if other is not gang))
+
+    def _not_preemptible(self) -> set[int]:
+        return {number for number, policy in self._policies.items() if policy != "preemptible"}
+
+    def _start_of(self, gang: Gang) -> float:
+        """Return when the gang is expected to start; infinite if that is unknown."""
+        known = self._starts.get(gang.key)
+        if known is None:
+            groups = next(each.groups for each in self._all if each.gang is gang)
+            known = self._starts[gang.key] = self._expected.start_of(groups, self._missing(gang, groups), ())
+        return known
+
+    def _missing(self, gang: Gang, groups: Groups) -> dict[PodClass, int]:
+        """Return how many pods of each class do not fit now."""
+        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+        return {
+            cls: len(slots) - sum(each.room for each in candidates(self._ledger, self._matcher, cls, banned=beside))
+            for cls, slots in groups.items()
+        }
+
+    def _expected_first(self) -> Closed:
+        closed, kept, nodes = self._not_preemptible() | self._due, dict[int, frozenset[PodClass]](), set[str]()
+        for each in self._all:
+            chosen = self._first_of(each, nodes)
+            if chosen is None:
+                closed.update(each.numbers)
+                continue
+            nodes |= chosen
+            for number in each.numbers:
+                kept[number] = kept.get(number, frozenset()) | frozenset(each.groups)
+        return Closed(frozenset(closed), kept, frozenset(nodes))
+
+    def _first_of(self, reservation: _Reservation, taken: Collection[str]) -> set[str] | None:
+        """Return the occupied nodes that the gang is expected to get first; None if that is unknown.
+
+        `taken` are nodes that gangs before it are expected to get.
+        """
+        gang, groups = reservation.gang, reservation.groups
+        if any(is_related(cls, self._ledger.layer) for cls in groups):
+            return None  # which nodes it gets depends on other pods
+        chosen = set[str]()
+        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+        for cls, missing in self._missing(gang, groups).items():
+            found = self._expected.first_free(cls, missing, beside | chosen | set(taken))
+            if found is None:
+                return None
+            chosen.update(found)
+        return chosen
 
     def _could_use(self, groups: Groups) -> list[int]:
         """Return the numbers of the node classes that any of these pod classes could use."""

@@ -80,7 +80,7 @@ def _short(matcher: Matcher, ledger: Ledger, gang: Gang, reason: Reason) -> Iter
         if is_related(cls, ledger.layer):  # with rules about other pods, the plan's count is the best estimate
             room = max(0, len(slots) - max(1, reason.need - reason.have)) if reason.why is not Why.BEHIND else 0
         else:
-            room = min(len(slots), sum(each.room for each in candidates(ledger, matcher, cls, (), taken)))
+            room = min(len(slots), sum(each.room for each in candidates(ledger, matcher, cls, banned=taken)))
             chosen = choose(ledger, matcher, {cls: slots[:room]}, taken=taken) if room else {}
             if cls.alone and isinstance(chosen, dict):
                 taken |= set(chosen.values())

@@ -42,7 +42,7 @@ from muster.sim.replay.room import InvariantBroken, Room
 from muster.sim.replay.run import Run
 
 Evicted = Callable[[Run, bool], None]
-"""Called before the pods of a preempted job are removed. The second argument: whether the job saved its work."""
+"""Called before the pods of a preempted job are removed. The second argument: whether it goes back to the queue."""
 Decide = Callable[[Snapshot, float, Settings, Memo], Plan]
 _ROUNDS_MAX = 1000
 """Maximum number of plans for one moment. With more, the scheduler is in a loop."""
@@ -102,7 +102,7 @@ class Cluster:
         for uid in run.pods:
             self._remove(run, uid, now)
         run.pods.clear()
-        if run.job.restartable:
+        if run.job.training_job:
             self._state.jobs.remove(run.job.name)
 
     def fail(self, name: str) -> list[tuple[Run, int]]:
@@ -223,9 +223,14 @@ class Cluster:
     def _say(self, run: Run) -> None:
         """Tell the scheduler what the controller of training jobs would write about the job."""
         job = run.job
-        if job.restartable:
-            limit_s = float(job.limit_s) if job.limit_s is not None else None
-            facts = JobFacts(limit_s=limit_s, since=START_S + job.submit_s, restartable=True, asked=run.asked)
+        if job.training_job:
+            facts = JobFacts(
+                limit_s=float(job.limit_s) if job.limit_s is not None else None,
+                since=START_S + job.submit_s,
+                restartable=job.restartable,
+                requeueable=True,
+                asked=run.asked,
+            )
             self._state.jobs.set(job.name, facts)
 
     def _write(self, key: str, placement: Placement, status: PlacementStatus | None, now: float) -> None:

@@ -30,7 +30,8 @@ class Job(msgspec.Struct, frozen=True):
         limit_s: its time limit, which lets the scheduler reckon with its end; None where it has none.
         user: the user who submitted it; "" if the trace does not say.
         image: what its pods run; "" if the trace does not say.
-        restartable: it is a TrainingJob that saves a checkpoint when it is asked to leave, so it may be backfilled.
+        training_job: it is a TrainingJob, which Muster can queue again. Otherwise its pods are on their own.
+        restartable: a TrainingJob that saves a checkpoint when it is asked to leave. Other TrainingJobs lose all work.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Job(msgspec.Struct, frozen=True):
     gang: bool
     priority: int = 0
     limit_s: int | None = None
+    training_job: bool = False
     restartable: bool = False
     user: str = ""
     image: str = ""
@@ -89,10 +91,10 @@ def with_limits(workload: Workload, factor: float) -> Workload:
 
 
 def with_restartable(workload: Workload, share: float, seed: int) -> Workload:
-    """Return the jobs. The seed chooses a share of them (0 to 1), which become restartable TrainingJobs."""
+    """Return the jobs as TrainingJobs. The seed chooses a share of them (0 to 1), which are restartable."""
     rng = random.Random(f"restartable {seed}")
     jobs = [
-        msgspec.structs.replace(job, restartable=True, gang=True) if rng.random() < share else job
+        msgspec.structs.replace(job, training_job=True, restartable=rng.random() < share, gang=True)
         for job in workload.jobs
     ]
     return msgspec.structs.replace(workload, jobs=jobs)

@@ -249,12 +249,20 @@ class Replay:
     def _wake(self) -> None:
         self._wake_at = None
 
-    def _evicted(self, run: Run, saved: bool) -> None:
-        """Record that a job was preempted. If it could save its work, it loses none and returns to the queue."""
-        if saved:
+    def _evicted(self, run: Run, queued: bool) -> None:
+        """Record that a job was preempted. If it was asked to leave, it returns to the queue.
+
+        A restartable job then saves its work. Another TrainingJob loses all its work.
+        """
+        if not queued:
+            self._interrupt(run, self._checkpoint_s, run.job.gpus)
+            return
+        self._enqueue(run)
+        if run.job.training_job and not run.job.restartable:
+            run.lose_all(self._now)
+        else:
             run.unsaved_s += run.since_checkpoint_s(self._now, self._checkpoint_s)
-            self._enqueue(run)
-        self._interrupt(run, 0.0 if saved else self._checkpoint_s, 0 if saved else run.job.gpus)
+        self._interrupt(run, 0.0, 0)
 
     def _interrupt(self, run: Run, checkpoint_s: float, held_up: int) -> None:
         run.interrupt(self._now, checkpoint_s)

@@ -21,6 +21,7 @@ class Run:
         forecast: the first interval in which the scheduler expected the start; None if there was no forecast.
         queued: the job is in the queue: it has not started, or it was preempted.
         asked: how often the job was asked to leave nodes on which it was backfilled.
+        lost_asked_s: the work that a job without checkpoints lost when it was asked to leave.
         unsaved_s: the work since the last regular checkpoint at the times of preemption, which the job then saved.
         interruptions: how often the job's work stopped.
         held_up: the number of GPUs that are allocated to the job while it does not work.
@@ -28,8 +29,8 @@ class Run:
     """
 
     __slots__ = (
-        "asked", "attempt", "done_s", "ended_s", "forecast", "held_up", "interruptions", "job", "key", "nodes", "pods",
-        "queued", "redone_s", "since_s", "started_s", "unsaved_s",
+        "asked", "attempt", "done_s", "ended_s", "forecast", "held_up", "interruptions", "job", "key", "lost_asked_s",
+        "nodes", "pods", "queued", "redone_s", "since_s", "started_s", "unsaved_s",
     )  # fmt: skip
 
     def __init__(self, job: Job) -> None:
@@ -45,6 +46,7 @@ class Run:
         self.asked = 0
         self.queued = False
         self.unsaved_s = 0.0
+        self.lost_asked_s = 0.0
         self.interruptions = 0
         self.redone_s = 0.0
         self.held_up = 0
@@ -81,6 +83,13 @@ class Run:
         else:
             self.since_s = now + delay_s
         return self.since_s + self.job.run_s - self.done_s
+
+    def lose_all(self, now: float) -> None:
+        """Lose all work, because the job was asked to leave and has no checkpoint."""
+        lost_s = self.work_s(now)
+        self.lost_asked_s += lost_s
+        self.redone_s += lost_s
+        self.done_s, self.since_s = 0.0, now if self.since_s is not None else None
 
     def interrupt(self, now: float, checkpoint_s: float) -> None:
         """Stop working because a member was lost. The work since the last checkpoint is lost (0: no work is lost)."""
