@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import random
 import resource
 import statistics
 import sys
@@ -24,8 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.report import Goal, Report, at_most, emit
 from muster.cli.processes.controller import GARBAGE_AFTER
 from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.forecast.likeness import Likeness
+from muster.scheduler.forecast.run_times import RECORDS_MAX, EndedRun, RunTimes
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Plan, WritePlacement
-from tests.unit.scheduler.world import World, node
+from tests.unit.scheduler.world import GPU, World, node
 
 LARGE_NODES = 5000
 HOLDER_NODES = 50
@@ -164,6 +168,61 @@ def rules_of(number: int) -> dict[str, object]:
     return {"topologySpreadConstraints": [even]}
 
 
+USERS = 40
+
+
+def predictions(nodes: int, pending: int, rounds: int) -> dict[str, float]:
+    """Jobs of known users use most nodes, half of these in parts. A large gang waits, and many jobs behind it.
+
+    A third of them is restartable; of the others it is known how long jobs of their users ran. Each event is the end of
+    a running job, and one more job comes.
+    """
+    world, rng = World(), random.Random(0)
+    for number in range(nodes):
+        world.set_node(node(f"node-{number:06}"))
+
+    def job(number: int, gpus: int, size: int) -> str:
+        name = f"user{number % USERS}x-{number}"
+        world.set_job(name, JobFacts(restartable=number % 3 == 0, requeueable=True, grace_s=30.0))
+        requests = {"containers": [{"name": "worker", "resources": {"limits": {GPU: str(gpus)}}}]}
+        world.add_gang(name, size, **requests)
+        return name
+
+    ended = [
+        EndedRun(
+            Likeness(namespace="default", pattern=f"user{number % USERS}x", nodes=1, gpus=1 + number % 8),
+            rng.lognormvariate(7.0, 2.0), True, world.now,
+        )
+        for number in range(RECORDS_MAX)
+    ]  # fmt: skip
+    world.state.set_run_times(RunTimes(ended))
+    shapes = [(8, 2)] * (nodes // 4 - 8) + [(2, 1)] * (nodes * 2)
+    running = []
+    for number, (gpus, size) in enumerate(shapes):
+        running.append(job(number, gpus, size))
+        if number % 100 == 0:
+            world.run()  # so that jobs began at different times
+    world.run()
+    world.add_gang("large", nodes // 4)
+    for number in range(pending):
+        job(10**6 + number, rng.choice([1, 2, 4, 8]), 1)
+    world.run(rounds=200)
+    taken = []
+    for number in range(rounds):
+        name = running.pop(rng.randrange(len(running)))
+        world.now += 5.0
+        job(2 * 10**6 + number, 1, 1)
+
+        def one_event(name: str = name) -> None:
+            world.remove_gang(name)
+            world.set_job(name, JobFacts(ended="Succeeded"))
+
+        one_event()
+        taken.append(milliseconds(world.decide))
+        world.run(rounds=200)
+    return summary("predictions_replan", taken)
+
+
 def explanations(nodes: int, pending: int, rounds: int) -> dict[str, float]:
     """Gangs of 50 have all nodes but those that are left over, many wait; gangs throughout the queue are explained."""
     world = with_nodes(nodes)
@@ -191,6 +250,9 @@ def main() -> None:
     parser.add_argument("--rules-nodes", type=int, default=5000)
     parser.add_argument("--rules-pending", type=int, default=50, help="gangs with rules about other pods that wait")
     parser.add_argument("--rules-rounds", type=int, default=300)
+    parser.add_argument("--predicted-nodes", type=int, default=2000)
+    parser.add_argument("--predicted-pending", type=int, default=2000, help="gangs that wait, with predictions")
+    parser.add_argument("--predicted-rounds", type=int, default=300)
     parser.add_argument("--json", default="-", help="also write the report here")
     arguments = parser.parse_args()
     figures: dict[str, float] = {
@@ -200,10 +262,15 @@ def main() -> None:
         "explain_pending_gangs": arguments.explain_pending,
         "rules_nodes": arguments.rules_nodes,
         "rules_pending_gangs": arguments.rules_pending,
+        "predicted_nodes": arguments.predicted_nodes,
+        "predicted_pending_gangs": arguments.predicted_pending,
     }
     parts: list[Callable[[], dict[str, float]]] = [
         functools.partial(explanations, arguments.explain_nodes, arguments.explain_pending, arguments.explain_rounds),
         functools.partial(gangs_with_rules, arguments.rules_nodes, arguments.rules_pending, arguments.rules_rounds),
+        functools.partial(
+            predictions, arguments.predicted_nodes, arguments.predicted_pending, arguments.predicted_rounds
+        ),
         functools.partial(from_scratch, arguments.nodes, arguments.pending),
         functools.partial(replans, arguments.nodes, arguments.pending, arguments.rounds),
     ]
@@ -224,6 +291,14 @@ def main() -> None:
     if arguments.explain_nodes >= 7500 and arguments.explain_pending >= 2000:
         goals.append(
             at_most("explain, 7,500 nodes, 2,000 pending gangs, p99: ms", 50.0, figures["explain_p99_ms"]),
+        )
+    if arguments.predicted_nodes >= 2000 and arguments.predicted_pending >= 2000:
+        goals.append(
+            at_most(
+                "replan after one event, 2,000 pending gangs with predictions, p99: ms",
+                20.0,
+                figures["predictions_replan_p99_ms"],
+            )
         )
     if arguments.rules_nodes >= 5000 and arguments.rules_pending >= 50:
         goals += [

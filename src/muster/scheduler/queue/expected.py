@@ -6,7 +6,6 @@ pods share a node. They are never limits: no gang ends because it was expected t
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator, Mapping
 from math import inf
 
@@ -68,6 +67,8 @@ class Expected:
     def __init__(self, snapshot: Snapshot, matcher: Matcher, now: float, known: KnownExpected) -> None:
         self._snapshot, self._matcher, self._now, self._before = snapshot, matcher, now, known
         self._free: dict[str, Free] | None = None
+        self._in_order: list[tuple[float, str]] | None = None
+        self._gains: dict[PodClass, dict[str, int]] = {}
 
     @property
     def known(self) -> KnownExpected:
@@ -116,21 +117,28 @@ class Expected:
 
     def _openings(self, cls: PodClass, beside: Collection[str]) -> Iterator[tuple[float, str, int]]:
         """Yield (time, node, number of pods) for nodes that will take more pods of the class, by time."""
-        nodes = self._snapshot.nodes
-        later = [(max(free.at, self._now), name) for name, free in self._all().items()]
-        heapq.heapify(later)
-        while later:
-            at, name = heapq.heappop(later)
-            node = nodes.get(name)
-            if node is None or name in beside or node.fully_held or node.node_class is None:
+        if self._in_order is None:
+            self._in_order = sorted((max(free.at, self._now), name) for name, free in self._all().items())
+        gains = self._gains.setdefault(cls, {})
+        for at, name in self._in_order:
+            if name in beside:
                 continue
-            if not self._matcher.match(cls, node.node_class).serves(name):
-                continue
-            most = 1 if cls.alone else 1 << 30
-            empty, free = times_fits(cls.request, node.free_when_empty()), times_fits(cls.request, node.free())
-            gain = min(empty, most) - min(free, most)
-            if gain > 0:
+            gain = gains.get(name)
+            if gain is None:
+                gain = gains[name] = self._gain(cls, name)
+            if gain:
                 yield at, name, gain
+
+    def _gain(self, cls: PodClass, name: str) -> int:
+        """Return how many more pods of the class fit on the node once all gangs on it have ended."""
+        node = self._snapshot.nodes.get(name)
+        if node is None or node.fully_held or node.node_class is None:
+            return 0
+        if not self._matcher.match(cls, node.node_class).serves(name):
+            return 0
+        most = 1 if cls.alone else 1 << 30
+        empty, free = times_fits(cls.request, node.free_when_empty()), times_fits(cls.request, node.free())
+        return max(0, min(empty, most) - min(free, most))
 
     def _all(self) -> Mapping[str, Free]:
         if self._free is None:

@@ -62,6 +62,7 @@ class Reservations:
         self._due: set[int] = set()
         self._starts: dict[str, float] = {}
         self._first: Closed | None = None
+        self._chosen: list[set[str] | None] = []
 
     def __bool__(self) -> bool:
         return bool(self._gangs)
@@ -157,8 +158,10 @@ class Reservations:
 
     def _expected_first(self) -> Closed:
         closed, kept, nodes = self._not_preemptible() | self._due, dict[int, frozenset[PodClass]](), set[str]()
-        for each in self._all:
-            chosen = self._first_of(each, nodes)
+        for at, each in enumerate(self._all):
+            if at == len(self._chosen):
+                self._chosen.append(self._first_of(each, nodes, shared=any(number in kept for number in each.numbers)))
+            chosen = self._chosen[at]
             if chosen is None:
                 closed.update(each.numbers)
                 continue
@@ -167,18 +170,19 @@ class Reservations:
                 kept[number] = kept.get(number, frozenset()) | frozenset(each.groups)
         return Closed(frozenset(closed), kept, frozenset(nodes))
 
-    def _first_of(self, reservation: _Reservation, taken: Collection[str]) -> set[str] | None:
+    def _first_of(self, reservation: _Reservation, taken: Collection[str], *, shared: bool) -> set[str] | None:
         """Return the occupied nodes that the gang is expected to get first; None if that is unknown.
 
-        `taken` are nodes that gangs before it are expected to get.
+        `taken` are nodes that gangs before it are expected to get. `shared`: these also get the nodes that are free.
         """
         gang, groups = reservation.gang, reservation.groups
         if any(is_related(cls, self._ledger.layer) for cls in groups):
             return None  # which nodes it gets depends on other pods
         chosen = set[str]()
         beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
-        for cls, missing in self._missing(gang, groups).items():
-            found = self._expected.first_free(cls, missing, beside | chosen | set(taken))
+        missing = {cls: len(slots) for cls, slots in groups.items()} if shared else self._missing(gang, groups)
+        for cls, count in missing.items():
+            found = self._expected.first_free(cls, count, beside | chosen | set(taken))
             if found is None:
                 return None
             chosen.update(found)
