@@ -12,7 +12,7 @@ from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct
 
 PlacementPhase = Literal["Open", "Bound", "Preempting", "Released"]
-LeavingReason = Literal["Preempted", "Yielded", "NoSpare", "Backfilled"]
+LeavingReason = Literal["Preempted", "Yielded", "NoSpare", "Backfilled", "Moved"]
 
 
 class PlacedSlot(KubeStruct):
@@ -113,7 +113,8 @@ class PlacementStatus(KubeStruct):
             description="Why the gang must give its nodes back. Preempted: to a gang that may preempt it. Yielded: "
             "this gang and a gang that comes before it in the queue both lost nodes. No spare node is free, so the "
             "other gang gets the nodes of this one. NoSpare: the gang lost a node, no spare is free, and the job "
-            "chose this itself (noSpare: Requeue). Backfilled: the gang for which these nodes are reserved can start."
+            "chose this itself (noSpare: Requeue). Backfilled: the gang for which these nodes are reserved can start. "
+            "Moved: the gang fits beside others on partly used nodes, so that a waiting gang gets its whole nodes."
         ),
     ] = None
     message: Annotated[str, Meta(description="The reason as a sentence, with the preempting gang.")] = ""

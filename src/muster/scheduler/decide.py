@@ -35,6 +35,7 @@ from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.preemption.eviction import is_tried, try_eviction
 from muster.scheduler.preemption.make_room import MadeRoom, make_room
+from muster.scheduler.preemption.moving import movers
 from muster.scheduler.preemption.victims import continues_without, is_stuck, may_take, room_within_s
 from muster.scheduler.queue.backfill import START_SLACK_S, Start, start_of, would_end_at
 from muster.scheduler.queue.demand import demands
@@ -179,6 +180,7 @@ def _choose(draft: Draft, gang: Gang, groups: Groups, closed: Closed = OPEN) -> 
         failed=gang.failed_nodes,
         taken=gang.nodes_beside(slots),
         given_up=[held for slot, held in gang.holds.items() if slot in slots],
+        nearest=draft.recalled.expected.nearest_end(gang) if draft.snapshot.run_times.records else None,
     )
 
 
@@ -277,7 +279,10 @@ def _start(draft: Draft, gang: Gang, groups: Groups, closed: Closed = OPEN) -> S
 
 
 def _make_room_in_order(draft: Draft) -> None:
-    """Find victims for gangs that lack nodes: gangs of lower priority, and later gangs that do not run."""
+    """Find victims for gangs that lack nodes: gangs of lower priority, and later gangs that do not run.
+
+    If there are none for the first gang, gangs on partly used nodes may move together.
+    """
     for at, (gang, groups, stuck) in enumerate(draft.short):
         if gang.key in draft.leaving:
             continue
@@ -300,6 +305,9 @@ def _make_room_in_order(draft: Draft) -> None:
         elif gang.key in draft.giving_back or (stuck and _blocks_another(draft, at)):
             assert gang.placement is not None
             draft.actions.append(DeletePlacement(gang.key, gang.placement, "its nodes serve it no more"))
+        elif not at and not stuck and draft.snapshot.run_times.records:
+            for other in movers(draft, gang, groups):
+                ask_to_leave(draft, other, "Moved", f"moves to another node, so that {gang.full_name} gets whole nodes")
 
 
 def _blocks_another(draft: Draft, at: int) -> bool:

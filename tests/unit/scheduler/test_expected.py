@@ -24,7 +24,7 @@ def remember(world: World, run_times_s: dict[str, float]) -> None:
         EndedRun(Likeness(namespace="default", pattern=name, nodes=nodes, gpus=gpus), run_s, True, world.now - number)
         for name, run_s in run_times_s.items()
         for nodes in range(1, 5)
-        for gpus in (2, 6, 7, 8)
+        for gpus in (2, 3, 4, 6, 7, 8)
         for number in range(20)
     ]
     world.state.set_run_times(RunTimes(ended))

@@ -20,7 +20,7 @@ from muster.scheduler.placement.candidates import Groups, Shortage
 from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.matching import Matcher, MatcherAfterHandover
-from muster.scheduler.placement.place import Failed, choose, room_when_empty
+from muster.scheduler.placement.place import Failed, Nearest, choose, room_when_empty
 from muster.scheduler.placement.room_tables import Counted, Openings, openings, shape_of, updated
 from muster.scheduler.placement.rules import is_related
 from muster.scheduler.placement.spreading import Scope
@@ -173,6 +173,7 @@ class Refusals:
         failed: Failed = (),
         taken: Collection[str] = (),
         given_up: Collection[Held] = (),
+        nearest: Nearest | None = None,
     ) -> dict[int, str] | Shortage:
         """Like `place.choose`, but cached. If the plan used room the gang could use, it searches again."""
         matcher, index = self._matcher, self._snapshot.buckets
@@ -190,7 +191,9 @@ class Refusals:
             answer = self._now.find(key, *question)
             if answer is not None and answer.short is not None:
                 return answer.short
-        found = choose(ledger, matcher, groups, closed=closed, failed=failed, taken=taken, given_up=given_up)
+        found = choose(
+            ledger, matcher, groups, closed=closed, failed=failed, taken=taken, given_up=given_up, nearest=nearest
+        )
         if question is not None and isinstance(found, Shortage):
             self._now.keep(key, _Answer(*question, found))
         return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from muster.scheduler.nodes.bucket import Bucket
 from muster.scheduler.placement.candidates import (
     Candidate,
     Groups,
@@ -22,6 +23,10 @@ from muster.scheduler.pods.pod_class import PodClass
 
 __all__ = ["Candidate", "Groups", "Shortage", "candidates", "choose", "room_when_empty"]
 
+Nearest = Callable[[str], tuple[bool, float]]
+"""A sort key of nodes, by name."""
+COMPARED = 32
+"""Maximum number of nodes with the same room that are compared by `nearest`."""
 Failed = Collection[tuple[int, str]]
 """(slot, node) pairs that must not be used."""
 
@@ -35,13 +40,15 @@ def choose(
     failed: Failed = (),
     taken: Collection[str] = (),
     given_up: Collection[tuple[str, PodClass | None]] = (),
+    nearest: Nearest | None = None,
 ) -> dict[int, str] | Shortage:
     """Return slot -> node for all slots and take that room from the ledger; or return the shortage and take nothing.
 
     `closed` are nodes that are reserved for others. `taken` are nodes of the gang's other slots, which take no more of
     it. `given_up` are (node, class) pairs that these slots hold until they move; rules about other pods do not count
     them. Classes with the fewest candidates go first. With several classes that compete for the same nodes, this can
-    miss a placement that exists. It never returns an invalid one.
+    miss a placement that exists. It never returns an invalid one. `nearest` chooses among partly used nodes with the
+    same room: those with the lowest value come first.
     """
     banned = {node for slot, node in failed if any(slot in slots for slots in groups.values())} | set(taken)
     if any(is_related(cls, ledger.layer) for cls in groups):
@@ -68,7 +75,7 @@ def choose(
         room = room_in(offer)
         if room < len(slots):
             return Shortage(cls, len(slots), room)
-        filled = _fill(trial, cls, slots, offer)
+        filled = _fill(trial, cls, slots, offer, nearest)
         chosen.update(filled)
         if cls.alone and index + 1 < len(order):
             banned |= set(filled.values())
@@ -90,7 +97,9 @@ def room_when_empty(ledger: Ledger, matcher: Matcher, groups: Groups) -> dict[in
     return arrange(ledger, matcher, groups, OPEN, ())
 
 
-def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[Candidate]) -> dict[int, str]:
+def _fill(
+    ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[Candidate], nearest: Nearest | None
+) -> dict[int, str]:
     """Assign the slots, in order, to the best candidates; there is room for all of them."""
     chosen: dict[int, str] = {}
     at = 0
@@ -98,7 +107,11 @@ def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[C
         offer = sorted(offer, key=lambda candidate: (*preference(cls, candidate), candidate.bucket.key[1]))
     for candidate in offer:
         full, rest = divmod(len(slots) - at, candidate.times)
-        names = candidate.names if candidate.names is not None else ledger.first(candidate.bucket, full + 1)
+        names: Sequence[str] | None = candidate.names
+        if nearest is not None and full < COMPARED and _is_used(candidate.bucket):
+            names = sorted((names or ledger.first(candidate.bucket, COMPARED))[:COMPARED], key=nearest)
+        elif names is None:
+            names = ledger.first(candidate.bucket, full + 1)
         whole = names[:full]
         if whole:
             each = [name for name in whole for _ in range(candidate.times)] if candidate.times > 1 else whole
@@ -112,3 +125,8 @@ def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[C
         if at == len(slots):
             break
     return chosen
+
+
+def _is_used(bucket: Bucket) -> bool:
+    """Return whether the nodes of the bucket have pods or reserved slots."""
+    return bucket.key != bucket.node_class.whole

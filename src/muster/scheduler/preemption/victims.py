@@ -17,7 +17,7 @@ from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import CORE
 from muster.scheduler.preemption.eviction import Spending, by_eviction, may_go
-from muster.scheduler.queue.backfill import occupants
+from muster.scheduler.queue.backfill import began_at, occupants
 from muster.scheduler.queue.lending import is_lent, outranks
 from muster.scheduler.queue.overtaking import has_overtaken
 from muster.scheduler.snapshot import Snapshot
@@ -129,26 +129,20 @@ def work_lost(gang: Gang, now: float) -> float:
         return sum(_lost_by(pod, now) for pod in gang.current.values() if pod.node)
     if gang.pending:
         return 0.0
-    since = _running_since(gang)
+    since = began_at(gang)
     if gang.job is not None:
         since = max(gang.job.saved_at or gang.job.started_at or since, 0.0)
-    devices = sum(_devices(cls) for cls in gang.slot_class.values())
+    devices = sum(devices_of(cls) for cls in gang.slot_class.values())
     return devices * (max(0.0, now - since) + RESTART_S) if since else devices * RESTART_S
 
 
 def _lost_by(pod: PodRecord, now: float) -> float:
-    devices = _devices(pod.cls) if pod.cls is not None else 1
+    devices = devices_of(pod.cls) if pod.cls is not None else 1
     return devices * ((max(0.0, now - pod.bound_since) if pod.bound_since else 0.0) + RESTART_S)
 
 
-def _running_since(gang: Gang) -> float:
-    if gang.placement is not None:
-        bound = gang.placement.status.bound_time
-        return bound.timestamp() if bound is not None else 0.0
-    return max((member.bound_since for member in gang.current.values()), default=0.0)
-
-
-def _devices(cls: PodClass) -> int:
+def devices_of(cls: PodClass) -> int:
+    """Return the number of devices of a pod; 1 if it requests none."""
     return max((value for resource, value in cls.request.items() if resource not in CORE), default=1)
 
 

@@ -6,7 +6,7 @@ pods share a node. They are never limits: no gang ends because it was expected t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 
 import msgspec
@@ -80,6 +80,20 @@ class Expected:
     def run_s(self, gang: Gang) -> float:
         """Return how long a gang that starts now is expected to run at most; infinite if that is unknown."""
         return self._remaining_s(gang, 0.0, STARTING_QUANTILE)
+
+    def nearest_end(self, gang: Gang) -> Callable[[str], tuple[bool, float]]:
+        """Return a sort key of nodes for a gang that starts now, so that whole nodes are free sooner.
+
+        Nodes that stay in use longer than the gang come first, the one that is free first before others. Then come
+        nodes that the gang would keep in use, for the shortest time first.
+        """
+        end = self._now + self._remaining_s(gang, 0.0, RUNNING_QUANTILE)
+
+        def key(name: str) -> tuple[bool, float]:
+            free = self.free_at(name)
+            return (free < end, abs(free - end) if free < inf or end < inf else 0.0)
+
+        return key
 
     def free_at(self, name: str) -> float:
         """Return when the node is expected to be free; infinite if that is unknown."""

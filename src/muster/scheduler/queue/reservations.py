@@ -112,7 +112,7 @@ class Reservations:
         """
         closed = self._not_preemptible() | self._due
         if run_s > self._settings.backfill_delay_s:
-            closed.update(number for number, gang in self._gangs.items() if now + run_s > self._start_of(gang))
+            closed.update(number for number, gang in self._gangs.items() if now + run_s > self.start_of(gang))
         return Closed(frozenset(closed))
 
     def now_due(self, groups: Groups) -> None:
@@ -140,12 +140,12 @@ class Reservations:
     def _not_preemptible(self) -> set[int]:
         return {number for number, policy in self._policies.items() if policy != "preemptible"}
 
-    def _start_of(self, gang: Gang) -> float:
+    def start_of(self, gang: Gang) -> float:
         """Return when the gang is expected to start; infinite if that is unknown."""
         known = self._starts.get(gang.key)
         if known is None:
             groups = next(each.groups for each in self._all if each.gang is gang)
-            known = self._starts[gang.key] = self._expected.start_of(groups, self._missing(gang, groups), ())
+            known = self._starts[gang.key] = self._expected.start_of(groups, self._missing(gang, groups))
         return known
 
     def _missing(self, gang: Gang, groups: Groups) -> dict[PodClass, int]:

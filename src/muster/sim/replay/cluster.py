@@ -203,7 +203,7 @@ class Cluster:
             status = leaving_status(action.placement, START_S + now, action.reason, action.message)
             self._write(action.gang, action.placement, status, now)
             self.preemptions += 1
-            if action.reason == "Backfilled":
+            if action.reason in ("Backfilled", "Moved"):
                 self.asked += 1
                 run.asked += 1
                 self._say(run)

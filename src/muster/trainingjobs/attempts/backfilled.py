@@ -1,8 +1,9 @@
 """Records in the status that a job is backfilled, how often it was asked to leave, and what it lost.
 
-The scheduler decides who is backfilled (`spec.backfill` of the Placement) and who is asked (phase Preempting with
-reason Backfilled). One attempt is asked once: the request in the status has the attempt's number. So a new leader, and
-a status that was partly edited, do not count the same request again.
+The scheduler decides who is backfilled (`spec.backfill` of the Placement) and who is asked (phase Preempting). The
+reason is then Backfilled, or Moved for a job that makes room on a partly used node. One attempt is asked once: the
+request in the status has the attempt's number. So a new leader, and a status that was partly edited, do not count the
+same request again.
 """
 
 from __future__ import annotations

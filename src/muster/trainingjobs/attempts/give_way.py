@@ -4,6 +4,7 @@ The scheduler writes phase Preempting:
 - for a gang of higher priority;
 - for an earlier gang, if both lost nodes;
 - for the gang for which the job's nodes are reserved, if the job was backfilled;
+- for a gang that needs whole nodes, if the job fits on another partly used node;
 - by the job's own policy (spec.noSpare).
 
 A preemption is not charged to any budget; status.preemptions counts it. Once no pod is left, the scheduler deletes the
@@ -36,7 +37,7 @@ def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action
         return ended
     job = snapshot.job
     why, generation = placement.status.message, job.metadata.generation
-    backfill = placement.status.reason == "Backfilled"
+    backfill = placement.status.reason in ("Backfilled", "Moved")
     status = replace(
         backfilled.asked(snapshot, clock.now) if backfill else job.status,
         phase="Stopping",
