@@ -245,3 +245,51 @@ def test_estimates_kept_from_an_earlier_plan_are_those_of_a_fresh_start(seed: in
         for placement in list(world.placements.values()):
             if placement.status.phase == "Preempting":
                 world.remove_gang(placement.spec.gang)
+
+
+RACK = "example.com/rack"
+
+
+def in_one_rack(gang: str) -> dict[str, object]:
+    term = {"topologyKey": RACK, "labelSelector": {"matchLabels": {"muster.dev/gang": gang}}}
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def racks(size: int = 2, **spec: object) -> World:
+    """Two racks of two nodes, one of each in use: in `left` for long, in `right` not. A gang waits."""
+    world = World()
+    for name in ("left-1", "left-2", "right-1", "right-2"):
+        world.add_nodes(name, labels={RACK: name.split("-")[0]})
+    remember(world, {"late": 50 * HOUR_S, "soon": HOUR_S, "head": HOUR_S, "other": 50 * HOUR_S})
+    world.add_gang("late", 1)
+    world.run()
+    world.add_gang("soon", 1, nodeSelector={RACK: "right"})
+    world.run()
+    assert set(world.nodes_of("late").values()) == {"left-1"}
+    world.add_gang("head", size, **(spec or in_one_rack("head")))
+    world.run()
+    assert world.nodes_of("head") == {}
+    return world
+
+
+def test_a_gang_for_one_rack_reserves_only_the_rack_that_it_is_expected_to_get_first() -> None:
+    world = racks()
+    world.add_gang("other", 1)
+    world.run()
+    assert set(world.nodes_of("other").values()) == {"left-2"}
+    assert world.placements["default/other"].spec.backfill is None
+    world.add_gang("more", 1)
+    world.run()
+    assert world.nodes_of("more") == {}
+    end(world, "soon")
+    world.run()
+    assert set(world.nodes_of("head").values()) == {"right-1", "right-2"}
+
+
+def test_a_gang_with_other_rules_reserves_every_node_that_it_could_use() -> None:
+    spread = {"maxSkew": 1, "topologyKey": RACK, "whenUnsatisfiable": "DoNotSchedule"}
+    who = {"labelSelector": {"matchLabels": {"muster.dev/gang": "head"}}}
+    world = racks(3, topologySpreadConstraints=[{**spread, **who}])
+    world.add_gang("other", 1)
+    world.run()
+    assert world.nodes_of("other") == {}

@@ -108,7 +108,7 @@ class Expected:
         start = self._now
         for cls in groups:
             left = missing[cls]
-            for at, _, gain in self._openings(cls, beside) if left > 0 else ():
+            for at, _, gain in self.openings(cls, beside) if left > 0 else ():
                 left -= gain
                 if left <= 0:
                     start = max(start, at)
@@ -120,7 +120,7 @@ class Expected:
     def first_free(self, cls: PodClass, count: int, beside: Collection[str] = ()) -> set[str] | None:
         """Return the nodes expected to have room first for `count` more pods; None if that is unknown."""
         names = set[str]()
-        for at, name, gain in self._openings(cls, beside) if count > 0 else ():
+        for at, name, gain in self.openings(cls, beside) if count > 0 else ():
             if at == inf:
                 break
             names.add(name)
@@ -129,7 +129,7 @@ class Expected:
                 break
         return names if count <= 0 else None
 
-    def _openings(self, cls: PodClass, beside: Collection[str]) -> Iterator[tuple[float, str, int]]:
+    def openings(self, cls: PodClass, beside: Collection[str] = ()) -> Iterator[tuple[float, str, int]]:
         """Yield (time, node, number of pods) for nodes that will take more pods of the class, by time."""
         if self._in_order is None:
             self._in_order = sorted((max(free.at, self._now), name) for name, free in self._all().items())

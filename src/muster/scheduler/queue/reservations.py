@@ -3,7 +3,8 @@
 A gang reserves every node that it could use. In pools with the policy `preemptible`, other gangs may use some of them:
 
 - All gangs may use nodes that the gang is not expected to get first, if no pod of the gang fits there now. So a small
-  pod may start on a partly used node although a large gang waits.
+  pod may start on a partly used node although a large gang waits. If the gang needs nodes of one rack, all gangs may
+  use the other racks.
 - Restartable gangs may use all its nodes, until it can start.
 - TrainingJobs that are expected to end before it starts may do the same.
 """
@@ -26,6 +27,7 @@ from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.queue.backfill import Start
 from muster.scheduler.queue.expected import Expected
+from muster.scheduler.queue.expected_domain import first_domain, together_key
 from muster.scheduler.snapshot import Snapshot
 
 
@@ -166,7 +168,7 @@ class Reservations:
                 closed.update(each.numbers)
                 continue
             nodes |= chosen
-            for number in each.numbers:
+            for number in each.numbers if not any(is_related(cls, self._ledger.layer) for cls in each.groups) else ():
                 kept[number] = kept.get(number, frozenset()) | frozenset(each.groups)
         return Closed(frozenset(closed), kept, frozenset(nodes))
 
@@ -177,7 +179,7 @@ class Reservations:
         """
         gang, groups = reservation.gang, reservation.groups
         if any(is_related(cls, self._ledger.layer) for cls in groups):
-            return None  # which nodes it gets depends on other pods
+            return self._domain_of(groups) if not shared and not taken else None
         chosen = set[str]()
         beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
         missing = {cls: len(slots) for cls, slots in groups.items()} if shared else self._missing(gang, groups)
@@ -187,6 +189,20 @@ class Reservations:
                 return None
             chosen.update(found)
         return chosen
+
+    def _domain_of(self, groups: Groups) -> set[str] | None:
+        """Return the nodes of the domain that a gang with rules about other pods is expected to get first.
+
+        Only the rule that all its pods are in one domain is supported. With other rules, the nodes that the gang gets
+        depend on other pods.
+        """
+        if len(groups) != 1:
+            return None
+        ((cls, slots),) = groups.items()
+        key = together_key(cls, self._ledger)
+        if key is None:
+            return None
+        return first_domain(self._snapshot, self._matcher, self._ledger, self._expected, cls, key, len(slots))
 
     def _could_use(self, groups: Groups) -> list[int]:
         """Return the numbers of the node classes that any of these pod classes could use."""
