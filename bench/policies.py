@@ -4,8 +4,9 @@ Jobs come from models of published statistics, nodes fail as published, and ever
 same failures. Jobs arrive for some days, and the replay ends when the last of them has ended, so waits are of all jobs
 under every policy. Use of the cluster is of the days in which jobs arrive.
 
-The full matrix is 4 models, 5 seeds, 3 loads, 2 shares of restartable jobs and 6 policies: 720 replays. With two
-processes on the two threads of one core it takes 30 to 40 minutes. A small run of half a minute:
+Only the policy `preemptible` depends on the share of restartable jobs, so the others are replayed once for all shares.
+The full matrix is 4 models, 5 seeds, 3 loads and 6 policies, one of them with 2 shares: 420 replays. They take one to
+two hours with two processes on the two threads of one core. A small run of half a minute:
 
     python -m bench.policies --models kalos --seeds 1 --loads 85 --days 4 --json -
 """
@@ -59,6 +60,8 @@ class Policy(msgspec.Struct, frozen=True):
     limits: Callable[[Workload], Workload] | None = None
 
 
+SHARED = "preemptible"
+"""The policy that depends on the share of restartable jobs."""
 POLICIES = {
     "strict": Policy("strict"),
     "easy": Policy("easy"),
@@ -101,6 +104,18 @@ def play(case: Case) -> Replayed:
 
 
 Found = Mapping[tuple[str, float, float, str], Mapping[str, float]]
+_OF_RESTARTABLE = "restartable"
+"""Part of the names of figures that depend on the share of restartable jobs under every policy."""
+
+
+def _for_all_shares(found: Found, shares: Sequence[float]) -> Found:
+    """Return the figures with those of the other policies also under the shares that were not replayed for them."""
+    every = dict(found)
+    for (model, load, share, policy), figures in found.items():
+        if policy != SHARED:
+            same = {name: value for name, value in figures.items() if _OF_RESTARTABLE not in name}
+            every |= {(model, load, other, policy): same for other in shares if other != share}
+    return every
 
 
 def goals(found: Found) -> list[Goal]:
@@ -157,7 +172,7 @@ def table(found: Found) -> Table:
     for (model, load, share, policy), figures in found.items():
         made.add_row(
             model, f"{load:.0%}", f"{share:.0%}", policy,
-            *(f"{figures[name]:.1%}" for name in _SHARES),
+            *(f"{figures[name]:.1%}" if name in figures else "-" for name in _SHARES),
             *(_hours(figures.get(name)) for name in _WAITS),
             *(f"{figures[name]:.1f}" if name in figures else "-" for name in _SLOWDOWNS),
             f"{figures['done_again_by_backfill']:.2%}", f"{figures['asks_per_job']:.3f}",
@@ -203,11 +218,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", default="-", help="also write the report here")
     arguments = parser.parse_args()
+    shares = arguments.restartable
     cases = [
-        Case(*each, days=arguments.days)
-        for each in itertools.product(
-            arguments.models, arguments.loads, arguments.restartable, arguments.policies, range(arguments.seeds)
+        Case(model, load, share, policy, seed, days=arguments.days)
+        for model, load, policy, seed in itertools.product(
+            arguments.models, arguments.loads, arguments.policies, range(arguments.seeds)
         )
+        for share in (shares if policy == SHARED else shares[:1])
     ]
     began = time.monotonic()
     parts: dict[tuple[str, float, float, str], list[Replayed]] = {}
@@ -216,7 +233,7 @@ def main() -> None:
             parts.setdefault(case.group, []).append(part)
             print(f"\r{number} of {len(cases)} replays", end="", file=sys.stderr, flush=True)
     print(f" in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    found = {group: figures_of(together(each)) for group, each in parts.items()}
+    found = _for_all_shares({group: figures_of(together(each)) for group, each in parts.items()}, shares)
     figures = {
         f"{model}_{load * 100:g}_{share * 100:g}_{policy}_{name}": value
         for (model, load, share, policy), each in found.items()
