@@ -1,8 +1,9 @@
 """Policies of backfill on the same jobs: how full the cluster is, how long jobs wait, and what backfill costs.
 
-Jobs come from models of published statistics, nodes fail as published, and every policy gets the same jobs and the
-same failures. Jobs arrive for some days, and the replay ends when the last of them has ended, so waits are of all jobs
-under every policy. Use of the cluster is of the days in which jobs arrive.
+Jobs come from models of published statistics, or from OpenB's trace (`--models openb --openb FOLDER`, the folder with
+the two files of alibaba/clusterdata, cluster-trace-gpu-v2023). Nodes fail as published, and every policy gets the same
+jobs and the same failures. Jobs arrive for some days, and the replay ends when the last of them has ended, so waits are
+of all jobs under every policy. Use of the cluster is of the days in which jobs arrive.
 
 Only the policy `preemptible` depends on the share of restartable jobs, so the others are replayed once for all shares.
 The full matrix is 4 models, 5 seeds, 3 loads and 6 policies, one of them with 2 shares: 420 replays. They take one to
@@ -29,6 +30,9 @@ from rich.table import Table
 
 from bench.policies_figures import Replayed, figures_of, replayed, together
 from bench.policies_greedy import greedy
+from bench.policies_openb import NODES as OPENB_NODES
+from bench.policies_openb import TASKS as OPENB_TASKS
+from bench.policies_openb import openb
 from bench.report import Goal, Report, at_least, at_most, emit
 from muster.api.scheduling import BackfillPolicy
 from muster.scheduler.decide import decide
@@ -40,6 +44,7 @@ from muster.sim.replay.replay import Conditions, Replay
 
 GPUS = 8
 NODES = {"kalos": 60, "seren": 100, "philly": 60, "helios": 100}
+OPENB = "openb"
 DEFAULT_LIMIT_S = 86400
 
 
@@ -74,7 +79,10 @@ POLICIES = {
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One replay. `load` is the requested share of the GPU time, `share` that of restartable jobs."""
+    """One replay. `load` is the requested share of the GPU time, `share` that of restartable jobs.
+
+    `openb` is the folder of OpenB's files, for the model of this name.
+    """
 
     model: str
     load: float
@@ -82,6 +90,7 @@ class Case(msgspec.Struct, frozen=True):
     policy: str
     seed: int
     days: float
+    openb: str = ""
 
     @property
     def group(self) -> tuple[str, float, float, str]:
@@ -91,16 +100,21 @@ class Case(msgspec.Struct, frozen=True):
 
 def play(case: Case) -> Replayed:
     """Replay one case."""
-    chosen, nodes = POLICIES[case.policy], NODES[case.model]
-    workload = made_up(
-        case.model, nodes=nodes, gpus=GPUS, days=case.days, jobs=0, least_gpus=0, seed=case.seed, load=case.load
-    )
+    chosen, days = POLICIES[case.policy], case.days
+    if case.model == OPENB:
+        nodes, workload, days = openb(Path(case.openb), load=case.load, seed=case.seed)
+    else:
+        count = NODES[case.model]
+        nodes = uniform_nodes(count, GPUS)
+        workload = made_up(
+            case.model, nodes=count, gpus=GPUS, days=days, jobs=0, least_gpus=0, seed=case.seed, load=case.load
+        )
     workload = with_restartable(workload, case.share, case.seed)
     if chosen.limits is not None:
         workload = chosen.limits(workload)
     conditions = Conditions(seed=case.seed, mtbf_hours=NODE_MTBF_HOURS, policy=chosen.policy)
-    outcome = Replay(uniform_nodes(nodes, GPUS), workload.jobs, conditions, planner=chosen.planner).run()
-    return replayed(outcome, conditions, case.days)
+    outcome = Replay(nodes, workload.jobs, conditions, planner=chosen.planner).run()
+    return replayed(outcome, conditions, days)
 
 
 Found = Mapping[tuple[str, float, float, str], Mapping[str, float]]
@@ -209,7 +223,8 @@ def _shares(text: str) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=_listed(tuple(NODES)), default=list(NODES), help="comma-separated")
+    parser.add_argument("--models", type=_listed((*NODES, OPENB)), default=list(NODES), help="comma-separated")
+    parser.add_argument("--openb", default="", metavar="FOLDER", help=f"with {OPENB_NODES} and {OPENB_TASKS}")
     parser.add_argument("--policies", type=_listed(tuple(POLICIES)), default=list(POLICIES), help="comma-separated")
     parser.add_argument("--loads", type=_shares, default=[0.7, 0.85, 0.95], help="%% of the GPU time that jobs request")
     parser.add_argument("--restartable", type=_shares, default=[1.0, 0.5], help="%% of the jobs")
@@ -218,9 +233,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", default="-", help="also write the report here")
     arguments = parser.parse_args()
+    if OPENB in arguments.models and not arguments.openb:
+        parser.error("the model openb needs --openb FOLDER")
     shares = arguments.restartable
     cases = [
-        Case(model, load, share, policy, seed, days=arguments.days)
+        Case(model, load, share, policy, seed, days=arguments.days, openb=arguments.openb)
         for model, load, policy, seed in itertools.product(
             arguments.models, arguments.loads, arguments.policies, range(arguments.seeds)
         )

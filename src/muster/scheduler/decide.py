@@ -150,7 +150,7 @@ def _closed_to_backfilled(draft: Draft, gang: Gang) -> Closed | None:
     if gang.restartable:
         return draft.kept.closed_to_restartable()
     run_s = draft.recalled.expected.run_s(gang) if gang.requeueable else inf
-    return draft.kept.closed_to_expected(run_s + START_SLACK_S, draft.now) if run_s < inf else None
+    return draft.kept.closed_to_expected(run_s + START_SLACK_S) if run_s < inf else None
 
 
 def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str], backfill: Backfill | None = None) -> None:

@@ -61,7 +61,9 @@ class Draft:
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
         recalled = self.recalled
-        self.kept = Reservations(self.snapshot, recalled.matcher, self.ledger, recalled.expected, self.settings)
+        self.kept = Reservations(
+            self.snapshot, recalled.matcher, self.ledger, recalled.expected, self.settings, self.now
+        )
 
 
 def wake(draft: Draft, at: float) -> None:

@@ -12,6 +12,7 @@ import pytest
 from muster.scheduler.forecast.likeness import Likeness
 from muster.scheduler.forecast.run_times import EndedRun, RunTimes
 from muster.scheduler.gangs.priority import JobFacts
+from muster.scheduler.queue.reservations import STRICT_AFTER_S
 from tests.unit.scheduler.world import GPU, World, node, reason_of
 
 HOUR_S = 3600.0
@@ -176,6 +177,14 @@ def test_the_head_gets_another_node_if_that_is_free_first() -> None:
     end(world, "late")
     world.run()
     assert set(world.nodes_of("head").values()) == {"a"}
+
+
+def test_a_gang_that_has_waited_for_a_day_reserves_the_rest_of_every_node() -> None:
+    world = partly_used()
+    world.now += STRICT_AFTER_S + 60.0
+    world.add_gang("small", 1, **part(2))
+    world.run()
+    assert world.nodes_of("small") == {}
 
 
 def test_without_a_history_the_rest_of_every_node_is_reserved() -> None:

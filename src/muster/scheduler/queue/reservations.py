@@ -30,6 +30,9 @@ from muster.scheduler.queue.expected import Expected
 from muster.scheduler.queue.expected_domain import first_domain, together_key
 from muster.scheduler.snapshot import Snapshot
 
+STRICT_AFTER_S = 86_400.0
+"""A gang that has waited this long reserves every node that it could use, so that wrong estimates do not delay it."""
+
 
 class _Reservation(msgspec.Struct, frozen=True):
     """A waiting gang and its slots by class. It has reserved the node classes `numbers`."""
@@ -48,13 +51,20 @@ class Reservations:
         ledger: the free room on nodes.
         expected: when running gangs are expected to end.
         settings: the policies.
+        now: seconds since the epoch.
     """
 
     def __init__(
-        self, snapshot: Snapshot, matcher: Matcher, ledger: Ledger, expected: Expected, settings: Settings
+        self,
+        snapshot: Snapshot,
+        matcher: Matcher,
+        ledger: Ledger,
+        expected: Expected,
+        settings: Settings,
+        now: float,
     ) -> None:
         self._snapshot, self._matcher, self._ledger = snapshot, matcher, ledger
-        self._expected, self._settings = expected, settings
+        self._expected, self._settings, self._now = expected, settings, now
         self._usable: dict[tuple[PodClass, ...], list[int]] = {}
         self._all: list[_Reservation] = []
         self._gangs: dict[int, Gang] = {}
@@ -106,7 +116,7 @@ class Reservations:
         """Return the nodes closed to gangs that give their nodes back when they are asked."""
         return Closed(frozenset(self._not_preemptible() | self._due))
 
-    def closed_to_expected(self, run_s: float, now: float) -> Closed:
+    def closed_to_expected(self, run_s: float) -> Closed:
         """Return the nodes closed to a TrainingJob that is expected to run for `run_s` seconds.
 
         It gives its nodes back when it is asked, but its work is then lost. So its nodes must not be needed before its
@@ -114,7 +124,7 @@ class Reservations:
         """
         closed = self._not_preemptible() | self._due
         if run_s > self._settings.backfill_delay_s:
-            closed.update(number for number, gang in self._gangs.items() if now + run_s > self.start_of(gang))
+            closed.update(number for number, gang in self._gangs.items() if self._now + run_s > self.start_of(gang))
         return Closed(frozenset(closed))
 
     def now_due(self, groups: Groups) -> None:
@@ -178,6 +188,8 @@ class Reservations:
         `taken` are nodes that gangs before it are expected to get. `shared`: these also get the nodes that are free.
         """
         gang, groups = reservation.gang, reservation.groups
+        if self._now - gang.arrival > STRICT_AFTER_S:
+            return None
         if any(is_related(cls, self._ledger.layer) for cls in groups):
             return self._domain_of(groups) if not shared and not taken else None
         chosen = set[str]()
