@@ -29,16 +29,17 @@ import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1) * dist.get_rank()
 dist.all_reduce(total)
-print(int(total), *(os.environ[n] for n in "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK POD_NAME".split()))
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK POD_NAME".split()
+print("group", int(total), *(os.environ[name] for name in names))
 """
     async with StubController(tmp_path) as stub:
         nodes = await start(stub)
         await stub.run(nodes, 1, [f"{PREFIX}/bin/python3", "-c", program], launcher="torchrun", ranks_per_node=2)
         await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished", 120)
         for slot, node in enumerate(nodes):
-            lines = sorted(line for line in node.output.splitlines() if line.startswith("[rank"))
+            lines = sorted(line for line in node.output.splitlines() if line.split()[2:3] == ["group"])
             ranks = [(2 * slot + local, local) for local in range(2)]
-            assert lines == [f"[rank {rank}] 6 {rank} 4 {local} 2 {slot} job-{slot}-1" for rank, local in ranks]
+            assert lines == [f"[rank {rank}] group 6 {rank} 4 {local} 2 {slot} job-{slot}-1" for rank, local in ranks]
             assert node.latest["exit"]["code"] == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import queue
+import re
 import selectors
 import threading
 import time
@@ -14,6 +15,8 @@ from ..basics import write_all
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 400
 TRACEBACK = "Traceback (most recent call last):"
+_PYTORCH = re.compile(r"\[rank\d+\]: ")
+"""PyTorch 2 writes the rank before each line of an uncaught exception (torch.distributed.init_process_group)."""
 
 
 class Stream:
@@ -38,7 +41,7 @@ class Stream:
         if lines:
             if self.prefix:
                 write_all(self.sink, b"".join(self.prefix + line + b"\n" for line in lines))
-            text = [line.decode("utf-8", "replace")[:TAIL_LINE_CHARS] for line in lines]
+            text = [_text(line) for line in lines]
             self.tail.extend(text)
             if self._tracing is not None or any(line.startswith(TRACEBACK) for line in text):
                 self._trace(text)
@@ -58,9 +61,16 @@ class Stream:
         if self._partial:
             self.feed(b"\n" if self.prefix else b"")
         if self._partial:
-            self.tail.append(self._partial.decode("utf-8", "replace")[:TAIL_LINE_CHARS])
+            self.tail.append(_text(self._partial))
         os.close(self.fd)
         self.closed.set()
+
+
+def _text(line: bytes) -> str:
+    text = line.decode("utf-8", "replace")
+    if text.startswith("[rank"):
+        text = _PYTORCH.sub("", text, count=1)
+    return text[:TAIL_LINE_CHARS]
 
 
 class Streams:
