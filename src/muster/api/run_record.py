@@ -24,6 +24,9 @@ class HandedCheckpoint(KubeStruct):
 
     path: Annotated[str, Meta(description="Path or URL of the checkpoint.")]
     step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
+    seen_everywhere: Annotated[
+        bool, Meta(description="Whether every node of the attempt saw the checkpoint before the attempt began.")
+    ] = False
 
 
 class RunRecord(KubeStruct):

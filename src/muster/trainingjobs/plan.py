@@ -21,6 +21,7 @@ Reason = Literal[
     "Resumed",
     "CheckpointAwaited",
     "CheckpointGone",
+    "NotWritable",
     "CheckpointNotFound",
     "CheckpointRecovered",
     "OtherCheckpoints",

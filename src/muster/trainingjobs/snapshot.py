@@ -52,6 +52,20 @@ class IdleRank(msgspec.Struct, frozen=True, kw_only=True):
     state: str
 
 
+class Unwritable(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint folder that a node cannot write, as on the wire.
+
+    Attributes:
+        path: the folder.
+        errno: why (errno(3)); Linux numbers.
+        uid: the user whose write failed.
+    """
+
+    path: str
+    errno: int
+    uid: int = 0
+
+
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A supervisor's last report. It is in memory only; supervisors report again to a new controller.
 
@@ -75,6 +89,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
             the supervisor has reported it.
         found: the newest confirmed checkpoint in the job's own folder; otherwise the one of spec.checkpoint.from.
         others: if nothing was found, the newest checkpoints of other jobs below spec.checkpoint.path.
+        unwritable: the job's checkpoint folder, if the node cannot write it.
     """
 
     pod_uid: str
@@ -95,6 +110,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     looked: Mapping[str, bool | None] | None = None
     found: CheckpointSource | None = None
     others: tuple[CheckpointSource, ...] = ()
+    unwritable: Unwritable | None = None
 
 
 class HardwareEvidence(msgspec.Struct, frozen=True):

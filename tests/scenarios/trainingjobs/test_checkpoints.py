@@ -187,6 +187,17 @@ async def test_a_checkpoint_that_was_deleted_while_the_job_was_stopped_is_not_ha
     await saving.end("one")
 
 
+async def test_folder_that_cannot_be_written_fails_the_job_before_its_program_starts(saving: Saving) -> None:
+    saving.path.write_text("a file where the folder should be")
+    await saving.submit("train")
+    status = await saving.arena.phase("train", "Failed")
+    assert "cannot write to the checkpoint folder" in status.message
+    assert "remove that file" in status.message
+    assert [fault.rule for fault in status.faults] == ["cannot-write"]
+    assert status.ran_attempt == 0
+    assert not (saving.folder / "pid-train-1").exists(), "the program has started"
+
+
 @BY_FILES
 async def test_a_checkpoint_that_is_deleted_before_the_program_reads_it_is_not_charged_to_the_program(
     saving: Saving,

@@ -165,7 +165,64 @@ def test_a_program_that_did_not_find_the_checkpoint_it_was_handed_is_not_charged
     assert [each.reason for each in world.actions(RecordEvent)].count("CheckpointGone") == 1
 
 
-@pytest.mark.parametrize("what", ["it is there", "a node sees it", "it had read it", "it has saved since"])
+def sees(world: World, by_slot: dict[int, set[str]]) -> None:
+    """From now on the nodes of these slots see these checkpoints."""
+    supervise = world.supervise
+
+    def of_its_slot(pod: Any) -> None:
+        world.disk = by_slot[int(pod.metadata.labels["muster.dev/slot"])]
+        supervise(pod)
+
+    world.supervise = of_its_slot  # type: ignore[method-assign]
+
+
+def test_checkpoint_deleted_on_the_failing_node_alone_is_not_charged_to_the_program() -> None:
+    """Another node still sees it, and the failing node sees an older one. All ranks continue from the older one."""
+    world = handed_40()
+    sees(world, {0: {"/20"}, 1: {"/20", "/40"}})
+    node = world.holder(0).spec.node_name
+    world.exit_rank(0, 1, tail="FileNotFoundError: /40")
+    world.until("Running", attempt=3)
+    fault = world.status.faults[-1]
+    assert (fault.rule, fault.cause, fault.node) == ("checkpoint-gone-here", "infrastructure", node)
+    assert f"is gone on {node}: /40" in fault.message
+    assert "FileNotFoundError: /40" in fault.message
+    assert handed(world.directive) == "/20"
+    assert world.holder(0).spec.node_name == node
+    assert world.status.restarts is not None
+    assert world.status.restarts.user == 0
+    (said,) = [each.message for each in world.actions(RecordEvent) if each.reason == "CheckpointGone"]
+    assert f"gone on {node}: step 40 (/40); attempt 3 starts from the next older one: step 20" in said
+
+
+def test_node_that_lost_all_checkpoints_is_replaced_and_the_job_continues_from_the_newest() -> None:
+    world = handed_40()
+    sees(world, {0: set(), 1: {"/20", "/40"}})
+    node = world.holder(0).spec.node_name
+    world.exit_rank(0, 1, tail="FileNotFoundError: /40")
+    world.until("Running", attempt=3)
+    fault = world.status.faults[-1]
+    assert (fault.rule, fault.cause, fault.node) == ("checkpoints-lost-here", "infrastructure", node)
+    assert node in world.status.excluded_nodes
+    assert world.holder(0).spec.node_name != node
+    assert handed(world.directive) == "/40"
+
+
+def test_folders_that_differ_from_the_start_do_not_excuse_a_failing_rank() -> None:
+    """Each node has its own folder, and only rank 0 reads checkpoints. So a missing one explains nothing."""
+    world = saved(20, 40)
+    sees(world, {0: set(), 1: {"/20", "/40"}})
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    world.until("Running", attempt=2)
+    world.step()
+    assert handed(world.directive) == "/40"
+    world.exit_rank(0, 1, tail="boom")
+    world.until("Failed")
+    assert world.status.faults[-1].rule == "rank-failed"
+
+
+@pytest.mark.parametrize("what", ["it is there", "its node sees it", "it had read it", "it has saved since"])
 def test_other_failures_are_charged_to_the_program(what: str) -> None:
     """Issue 11.21: unless the checkpoint's absence explains the failure."""
     world = handed_40()
@@ -175,14 +232,8 @@ def test_other_failures_are_charged_to_the_program(what: str) -> None:
         world.checkpoint(50)
     if what in ("it had read it", "it has saved since"):
         world.disk = {"/50"}
-    supervise = world.supervise
-
-    def sees_on_slot_1(pod: Any) -> None:
-        world.disk = {"/40"} if pod.metadata.labels["muster.dev/slot"] == "1" else set()
-        supervise(pod)
-
-    if what == "a node sees it":
-        world.supervise = sees_on_slot_1  # type: ignore[method-assign]
+    if what == "its node sees it":
+        sees(world, {0: {"/40"}, 1: set()})
     world.exit_rank(0, 1, tail="boom")
     world.until("Failed")
     assert world.status.faults[-1].rule == "rank-failed"

@@ -1,8 +1,10 @@
-"""Issue 11.21: what a node says about the checkpoints that an attempt may start from."""
+"""Issue 11.21: what a node says about the checkpoints that an attempt may start from, and about their folder."""
 
 from __future__ import annotations
 
 import base64
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -79,3 +81,36 @@ def test_a_folder_that_does_not_answer_is_not_waited_for_without_end(
 
 def test_a_node_without_anything_to_look_for_says_so_at_once(settings: Callable[..., Settings]) -> None:
     assert Look([], settings(), lambda: None).answer() == {"looked": {}}
+
+
+def test_a_folder_that_can_be_written_is_created_and_left_empty(
+    tmp_path: Path, settings: Callable[..., Settings]
+) -> None:
+    said = Look([], settings(MUSTER_CHECKPOINT_DIR="ckpt/job-uid"), lambda: None).answer()
+    assert said == {"looked": {}}
+    assert os.listdir(tmp_path / "ckpt" / "job-uid") == []
+
+
+@pytest.mark.parametrize(("folder", "number"), [("file", errno.EEXIST), ("file/below", errno.ENOTDIR)])
+def test_a_folder_that_cannot_be_written_is_reported(
+    tmp_path: Path, settings: Callable[..., Settings], folder: str, number: int
+) -> None:
+    (tmp_path / "file").touch()
+    said = Look([], settings(MUSTER_CHECKPOINT_DIR=folder), lambda: None).answer()
+    assert said["unwritable"] == {"path": str(tmp_path / folder), "errno": number, "uid": os.geteuid()}
+
+
+def test_a_url_is_not_tried_as_a_folder(tmp_path: Path, settings: Callable[..., Settings]) -> None:
+    assert Look([], settings(MUSTER_CHECKPOINT_DIR="s3://bucket/run"), lambda: None).answer() == {"looked": {}}
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_an_error_that_may_pass_is_not_a_refusal(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(path: str, **options: object) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr("muster.trainingjobs.supervisor.attempts.writable.os.makedirs", fails)
+    assert Look([], settings(MUSTER_CHECKPOINT_DIR="ckpt"), lambda: None).answer() == {"looked": {}}

@@ -33,7 +33,7 @@ from muster.trainingjobs.plan import (
 from muster.trainingjobs.pods.node_use import gpu_counts
 from muster.trainingjobs.pods.pod import PodSettings, build_pod, excluded_nodes
 from muster.trainingjobs.pods.slots import attempt_of, slot_of
-from muster.trainingjobs.snapshot import HardwareEvidence, JobSnapshot, Member, RankExit, Refusal
+from muster.trainingjobs.snapshot import HardwareEvidence, JobSnapshot, Member, RankExit, Refusal, Unwritable
 
 T0 = 1_800_000_000.0
 PODS = PodSettings(url="https://127.0.0.1:1", ca_pem="ca", muster_image="muster")
@@ -96,6 +96,8 @@ class World:
         """What supervisors find where spec.checkpoint.from is to be looked for."""
         self.others: tuple[CheckpointSource, ...] = ()
         """Checkpoints of other jobs that supervisors see."""
+        self.unwritable: dict[str, int] = {}
+        """Nodes that cannot write to the checkpoint folder, and errno."""
 
     # -- the controller
 
@@ -281,6 +283,9 @@ class World:
         if directive is not None and self.disk is not None and member.state == "idle":
             looked = {path: None if "://" in path else path in self.disk for path in directive.look}
             member = replace(member, looked=looked, found=self.found)
+        if member.state == "idle":
+            number = self.unwritable.get(pod.spec.node_name)
+            member = replace(member, unwritable=Unwritable(path="/c/job-x", errno=number, uid=7) if number else None)
         member = replace(member, others=self.others)
         before = self.members.get(uid)
         same = before is not None and (before.state, before.attempt) == (member.state, member.attempt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from muster.api.words import counted
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.attempts import (
     backoff,
+    checkpoint_folder,
     checkpoints,
     final_checkpoint,
     growing,
@@ -169,6 +170,10 @@ class Attempt:
         if not evidence:
             return None
         replaced = sum(1 for number, each in self.broken.items() if number in part and row_of(each).replace)
+        return self._restart(evidence, replaced)
+
+    def _restart(self, evidence: Sequence[Evidence], replaced: int) -> list[Action]:
+        """End the attempt because of this evidence. Of its slots, `replaced` get another pod."""
         status, verdict = incident.restart(self.snapshot, self.slots, evidence, replaced, self.now)
         message = f"{status.faults[-1].cause}: {status.faults[-1].message}"
         return [
@@ -404,7 +409,16 @@ class Attempt:
         said = next((text for text in starting if text), "")
         return f"{ready}/{size} nodes ready" + (f"; {said}" if said else "")
 
+    def _cannot_write(self, refusal: checkpoint_folder.Refusal) -> list[Action]:
+        """Keep an attempt from starting on nodes that cannot write to the checkpoint folder."""
+        if refusal.everywhere:
+            return outcome.cannot_start(self.snapshot, refusal.evidence[0], self.now)
+        return self._restart(refusal.evidence, len(refusal.evidence))
+
     def _begin_running(self) -> list[Action]:
+        refusal = checkpoint_folder.refused(self.snapshot, self.part)
+        if refusal is not None and not refusal.tolerated:
+            return self._cannot_write(refusal)
         choice = checkpoints.choose(self.snapshot, self.part)
         if choice.problem:
             return outcome.not_found(self.snapshot, choice.problem, self.now)
@@ -439,7 +453,8 @@ class Attempt:
         )
         reason: Reason = "Running" if size == wanted else "Shrunk"
         others = checkpoints.of_others(status, self.snapshot, self.part)
-        said = [RecordEvent(reason, message, warning=size < wanted), choice.event, others]
+        unwritable = RecordEvent("NotWritable", refusal.evidence[0].message, warning=True) if refusal else None
+        said = [RecordEvent(reason, message, warning=size < wanted), choice.event, others, unwritable]
         return [self._write(status, "Running"), *(each for each in said if each is not None)]
 
     def _kept(self, status: TrainingJobStatus) -> TrainingJobStatus:

@@ -26,7 +26,8 @@ from muster.trainingjobs.status import builder
 _PATHS_CHARS_MAX: Final = 4096
 """Limit for the total length of the listed paths: a status may have 16 KB."""
 _NAMED: Final = 3
-_GONE_RULE: Final = "checkpoint-gone"
+_GONE_HERE_RULE: Final = "checkpoint-gone-here"
+_GONE_RULES: Final = ("checkpoint-gone", _GONE_HERE_RULE, "checkpoints-lost-here")
 _MISSING_SHOWS_AS: Final = ("rank-failed", "rank-crashed")
 """Rules of faults that a missing checkpoint explains, if the program could not read it."""
 _CHARGED_SO_MAX: Final = 3
@@ -117,12 +118,17 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
     if own is not None and all(each.path != own.path for each in every):
         every = (*every, _written(own, status))  # older than all listed ones: a program may keep more checkpoints
     chosen = next((each for each in every if not _gone(each.path, part, status.attempt)), None)
+    fault, said = builder.restart_fault(status), "confirmed checkpoints are gone, as every node reports"
+    if fault is not None and fault.rule == _GONE_HERE_RULE:  # the same node would fail again
+        shared = next((each for each in every if seen_everywhere(each.path, part, status.attempt)), None)
+        if shared not in (None, chosen):
+            chosen, said = shared, f"confirmed checkpoints are gone on {fault.node}"
     gone = every if chosen is None else every[: every.index(chosen)]
     if not gone:
         return Choice(status, event)
     listed = ", ".join(f"step {each.step} ({each.path})" for each in gone[:_NAMED])
     listed += f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
-    lost = f"confirmed checkpoints are gone, as every node reports: {listed}"
+    lost = f"{said}: {listed}"
     if chosen is not None:
         status = replace(status, checkpoints=every[len(gone) :], last_checkpoint=chosen)
         text = f"{lost}; attempt {status.attempt} starts from the next older one: step {chosen.step} ({chosen.path})"
@@ -156,20 +162,37 @@ def of_others(status: TrainingJobStatus, snapshot: JobSnapshot, part: Sequence[S
 def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
     """Return evidence that the newest fault's attempt could not read its checkpoint; None without such evidence.
 
-    The nodes had seen it before that attempt began, and none of them sees it now. A program that deletes its own
-    checkpoints gains few restarts: the number of faults charged in this way is limited.
+    The nodes had seen it before that attempt began. Now no node sees it, or the node where the rank failed does not. A
+    program that deletes its own checkpoints gains few restarts: the number of faults charged in this way is limited.
     """
     status = snapshot.job.status
     handed = _doubted(status)
-    if handed is None or not _gone(handed.path, part, status.attempt):
+    if handed is None:
         return None
     fault = status.faults[-1]
+    reason, where = "", "gone, as every node reports"
+    if not _gone(handed.path, part, status.attempt):
+        if is_looked_for(snapshot, part) or not handed.seen_everywhere:
+            return None
+        slot = next((slot for slot in part if (slot.number, slot.node) == (fault.slot, fault.node)), None)
+        if slot is None or not _gone(handed.path, [slot], status.attempt):
+            return None
+        sees_others = any(_sees(slot, each.path, status.attempt) for each in known(status))
+        reason = "Here" if sees_others else "NoneHere"
+        where = f"gone on {fault.node}" + ("" if sees_others else ", which sees none of the job's checkpoints now")
     message = (
-        f"the checkpoint of step {handed.step} that attempt {fault.attempt} began from is gone, as every node reports: "
-        f"{handed.path}. It was deleted after the nodes had seen it; {fault.message}"
+        f"the checkpoint of step {handed.step} that attempt {fault.attempt} began from is {where}: {handed.path}. "
+        f"It was there before the attempt began; {fault.message}"
     )
     seen_at = max((slot.member.state_at for slot in part if slot.member is not None), default=0.0)
-    return Evidence(kind="checkpoint", slot=fault.slot, seen_at=seen_at, node=fault.node, message=message)
+    return Evidence(
+        kind="checkpoint", slot=fault.slot, seen_at=seen_at, node=fault.node, reason=reason, message=message
+    )
+
+
+def seen_everywhere(path: str, part: Sequence[Slot], attempt: int) -> bool:
+    """Returns whether every node has searched for the path for this attempt and has found it."""
+    return bool(part) and all(_sees(slot, path, attempt) for slot in part)
 
 
 def is_looked_for(snapshot: JobSnapshot, part: Sequence[Slot]) -> bool:
@@ -185,7 +208,7 @@ def _doubted(status: TrainingJobStatus) -> HandedCheckpoint | None:
     fault = builder.restart_fault(status)
     if fault is None or fault.checkpoint is None or fault.rule not in _MISSING_SHOWS_AS:
         return None
-    charged = sum(each.rule == _GONE_RULE for each in status.faults)
+    charged = sum(each.rule in _GONE_RULES for each in status.faults)
     return fault.checkpoint if charged < _CHARGED_SO_MAX else None
 
 
@@ -210,14 +233,20 @@ def _found(part: Sequence[Slot], uid: str = "") -> CheckpointSource | None:
 
 def _gone(path: str, part: Sequence[Slot], attempt: int) -> bool:
     """Returns whether every node has searched for the path for this attempt and has not found it."""
-    members = [slot.member for slot in part]
-    return bool(members) and all(
-        member is not None
-        and member.attempt == attempt
-        and member.looked is not None
-        and member.looked.get(path) is False
-        for member in members
-    )
+    return bool(part) and all(_answer(slot, path, attempt) is False for slot in part)
+
+
+def _sees(slot: Slot, path: str, attempt: int) -> bool:
+    """Returns whether the slot's node has searched for the path for this attempt and has found it."""
+    return _answer(slot, path, attempt) is True
+
+
+def _answer(slot: Slot, path: str, attempt: int) -> bool | None:
+    """Returns whether the path exists on the slot's node; None if the node has not reported that for this attempt."""
+    member = slot.member
+    if member is None or member.attempt != attempt or member.looked is None:
+        return None
+    return member.looked.get(path)
 
 
 def _continues(source: CheckpointSource) -> str:

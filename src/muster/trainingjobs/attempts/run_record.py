@@ -18,6 +18,7 @@ from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.api.run_record import RANK_RANGES_MAX, HandedCheckpoint, RunRecord, SlotRange
 from muster.api.training_job_status import CheckpointStatus, TrainingJobStatus
 from muster.kube.objects.node import Node
+from muster.trainingjobs.attempts import checkpoints
 from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
@@ -28,7 +29,10 @@ _DIGEST_CHARS: Final = 16
 
 def begin(snapshot: JobSnapshot, part: Sequence[Slot], last: CheckpointStatus | None) -> RunRecord:
     """Return the record of an attempt that begins now. Every supervisor must have joined."""
-    from_here = HandedCheckpoint(path=last.path, step=last.step) if last is not None else None
+    from_here = None
+    if last is not None:
+        seen = checkpoints.seen_everywhere(last.path, part, snapshot.job.status.attempt)
+        from_here = HandedCheckpoint(path=last.path, step=last.step, seen_everywhere=seen)
     return _record(snapshot, rank_order(part, snapshot.nodes), from_here)
 
 

@@ -207,6 +207,18 @@ TABLE: Final[tuple[Row, ...]] = (
         source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
     ),
     Row(
+        id="cannot-write", tier=4, kind="start", reasons=("NotWritable",), cause="user", replace=False,
+        what="No node of the job can write to its checkpoint folder, and the job has not saved a checkpoint yet",
+        why="The job names the folder. The program would lose all its steps at its first save, so the job fails before "
+        "it starts",
+    ),
+    Row(
+        id="cannot-write-here", tier=4, kind="start", reasons=("NotWritableHere",), cause="infrastructure",
+        exclude=True,
+        what="Before an attempt starts, some nodes of the job cannot write to its checkpoint folder, and others can",
+        why="All nodes have the same mounts, so a disk or a mount of this node is at fault",
+    ),
+    Row(
         id="cannot-start-here", tier=4, kind="start", cause="infrastructure", exclude=True,
         what="On some nodes of the job, but not on all, the launcher or the program cannot be executed or ends "
         "with exit code 126 or 127 before the first step. If it happens on another node in the next attempt, the "
@@ -214,6 +226,19 @@ TABLE: Final[tuple[Row, ...]] = (
         why="All nodes run the same image, so a disk or a mount of this node is at fault; if the failure follows "
         "the rank to another node, the first node was not at fault",
         source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
+    ),
+    Row(
+        id="checkpoint-gone-here", tier=4, kind="checkpoint", reasons=("Here",), cause="infrastructure", replace=False,
+        what="A rank failed before its attempt reported anything. Its node reports that the checkpoint of the attempt "
+        "is gone, but an older one is there. Before the attempt every node had seen it",
+        why="The checkpoint was deleted on this node before the program could read it. The next attempt starts from "
+        "the newest checkpoint that every node sees",
+    ),
+    Row(
+        id="checkpoints-lost-here", tier=4, kind="checkpoint", reasons=("NoneHere",), cause="infrastructure",
+        exclude=True,
+        what="The same, but the node sees none of the job's checkpoints",
+        why="Other nodes see them, so a disk or a mount of this node is at fault",
     ),
     Row(
         id="checkpoint-gone", tier=4, kind="checkpoint", cause="infrastructure", replace=False,

@@ -26,7 +26,7 @@ from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
 from muster.trainingjobs.rendezvous.tokens import TokenReviewer
 from muster.trainingjobs.rendezvous.untyped_exits import how_of
-from muster.trainingjobs.snapshot import IdleRank, Member, RankExit, RankTrace, SupervisorState
+from muster.trainingjobs.snapshot import IdleRank, Member, RankExit, RankTrace, SupervisorState, Unwritable
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
     looked: dict[str, bool | None] | None = None
     found: CheckpointSource | None = None
     others: tuple[CheckpointSource, ...] = ()
+    unwritable: Unwritable | None = None
     idle: tuple[IdleRank, ...] = ()
     traces: tuple[RankTrace, ...] = ()
 
@@ -169,6 +170,7 @@ class RendezvousServer:
             looked=said.looked,
             found=said.found,
             others=said.others[:_OTHERS_MAX],
+            unwritable=said.unwritable,
         )
         answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)
         if not self._jobs.serving:

@@ -1,4 +1,4 @@
-"""Finds the checkpoints on this node before an attempt starts. Answers in time even if a folder hangs."""
+"""Examines checkpoints and their folder before an attempt starts. Answers in time even if a folder hangs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Callable, Sequence
 
 from ..basics import ARCHIVE, log
 from ..settings import Settings
+from .writable import refusal
 
 ANSWER_S = 10.0
 """If a file system does not answer by then (for example NFS), its checkpoints count as unknown."""
@@ -37,6 +38,7 @@ class Look:
         self._seen: dict[str, bool | None] = dict.fromkeys(self.paths)
         self._found: dict[str, Any] | None = None
         self._others: list[dict[str, Any]] = []
+        self._refusal: dict[str, Any] | None = None
         self._done = threading.Event()
         self._deadline = time.monotonic() + ANSWER_S
         if not self.paths and not settings.checkpoint_dir:
@@ -60,6 +62,8 @@ class Look:
             said["found"] = self._found
         if self._others:
             said["others"] = self._others
+        if self._refusal is not None:
+            said["unwritable"] = self._refusal
         return said
 
     def _look(self, done: Callable[[], None]) -> None:
@@ -70,8 +74,19 @@ class Look:
         self._found = self._find()
         if self._found is None and self._settings.slot == "0":  # only one node reports this
             self._others = [_described(each) for each in others(self._settings)]
+        self._refusal = self._refused()
         self._done.set()
         done()
+
+    def _refused(self) -> dict[str, Any] | None:
+        """Returns why the job's folder cannot be written; None if it can be, is not known, or is a URL."""
+        folder = self._settings.checkpoint_dir
+        if not folder or _is_url(folder):
+            return None
+        refused = refusal(os.path.join(self._settings.workdir, folder))
+        if refused is not None:
+            log(f"the checkpoint folder cannot be written: {refused['path']}: {os.strerror(refused['errno'])}")
+        return refused
 
     def _own(self) -> Any:
         """Returns the job's own confirmed checkpoint, even if its status no longer lists it."""
