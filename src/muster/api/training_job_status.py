@@ -247,7 +247,10 @@ class TrainingJobStatus(KubeStruct):
     ] = 0
     left_out: Annotated[
         tuple[int, ...],
-        Meta(max_length=LEFT_OUT_MAX, description="Slots without which the current attempt runs (noSpare: Shrink)."),
+        Meta(
+            max_length=LEFT_OUT_MAX,
+            description="Slots without which the current attempt runs, or is about to run (noSpare: Shrink).",
+        ),
     ] = ()
     fixed_spec: Annotated[
         FixedSpec | None,

@@ -84,6 +84,51 @@ async def test_it_continues_from_the_checkpoint_with_one_rank_less_and_ends(aren
     assert status.size == 2
 
 
+STUBBORN = """
+    import pathlib, signal, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    if muster.attempt() == 1 and muster.rank() == 2:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if muster.rank() == 0:
+        muster.save_checkpoint(5, lambda path: pathlib.Path(path).write_text("5"))
+    while not (folder / "done").exists() and not (folder / "stubborn").exists():
+        time.sleep(0.05)
+    while muster.attempt() == 2 and not (folder / "done").exists():
+        time.sleep(0.05)
+"""
+"""Rank 2 of the first attempt ignores SIGTERM. So the second attempt can begin only when `stubborn` exists."""
+
+
+@BY_SCHEDULER
+async def test_placement_deleted_before_the_smaller_attempt_runs_is_restored(arena: Arena) -> None:
+    folder, name = str(arena.folder), "train"
+    checkpoint = {"path": f"{folder}/checkpoints"}
+    await arena.submit(
+        name, STUBBORN.format(folder=folder), replicas=3, minReplicas=2, noSpare="Shrink", launcher="none",
+        backoffLimit=0, stopGraceSeconds=120, checkpoint=checkpoint,
+    )  # fmt: skip
+    await arena.reaches(name, lambda status: status.last_checkpoint is not None)
+    held = next(pod.spec.node_name for pod in await arena.pods(name) if pod.name == "train-1-1")
+    next(node for node in arena.nodes if node.name == held).lose()
+    status = await arena.reaches(name, lambda status: status.left_out == (1,))
+    assert (status.phase, status.attempt, status.size) == ("Restarting", 2, 2)
+    placement = await arena.client.get(Placement, name, arena.namespace)
+    await arena.client.delete(Placement, name, namespace=arena.namespace)
+
+    async def back() -> bool:
+        new = await arena.client.get(Placement, name, arena.namespace)
+        same = (new.spec.slots, new.spec.given_up) == (placement.spec.slots, placement.spec.given_up)
+        return new.uid != placement.uid and same
+
+    await until("the Placement is there again", back, ignoring=(NotFound,))
+    (arena.folder / "stubborn").touch()
+    status = await arena.phase(name, "Running", 2)
+    assert (status.size, status.left_out) == (2, (1,))
+    (arena.folder / "done").touch()
+    await arena.phase(name, "Succeeded", 2)
+
+
 @pytest.mark.parametrize("which", ["another node", "the same node"])
 @BY_SCHEDULER
 async def test_it_grows_again_at_a_checkpoint_that_it_is_asked_for(arena: Arena, which: str) -> None:

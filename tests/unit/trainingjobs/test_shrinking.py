@@ -137,6 +137,41 @@ def test_it_continues_with_the_nodes_that_are_left() -> None:
     world.until("Succeeded")
 
 
+def test_placement_lost_before_the_smaller_attempt_runs_changes_nothing() -> None:
+    world = Shrinking().started()
+    world.checkpoint(7)
+    supervise = world.supervise
+    world.supervise = lambda pod: None if slot_of(pod) == 2 else supervise(pod)  # type: ignore[method-assign]
+    world.kill_node(world.holder(1).spec.node_name)
+    world.until("Restarting")
+    world.passes(10)
+    assert world.given_up == {1: 2}
+    status = world.status
+    assert (status.phase, status.left_out, status.size) == ("Restarting", (1,), 2)
+    world.placement = None
+    world.schedule = lambda: None  # type: ignore[method-assign]
+    world.supervise = supervise  # type: ignore[method-assign]
+    world.until("Running", attempt=2)
+    assert world.hosts() == [0, 2]
+
+
+def test_slot_that_gets_a_node_before_the_attempt_runs_takes_part_in_it() -> None:
+    world = Shrinking().started()
+    world.checkpoint(7)
+    supervise = world.supervise
+    world.supervise = lambda pod: None if slot_of(pod) == 2 else supervise(pod)  # type: ignore[method-assign]
+    world.kill_node(world.holder(1).spec.node_name)
+    world.until("Restarting")
+    world.passes(10)
+    assert world.status.left_out == (1,)
+    world.add_node()
+    world.passes(3)
+    assert (world.status.left_out, world.status.size) == ((), 3)
+    world.supervise = supervise  # type: ignore[method-assign]
+    world.until("Running", attempt=2)
+    assert world.hosts() == [0, 1, 2]
+
+
 def test_it_waits_while_fewer_are_left_than_it_needs() -> None:
     world = Shrinking().started()
     world.kill_node(world.holder(1).spec.node_name)

@@ -355,6 +355,9 @@ class Attempt:
             status = self._stages(status, bound)
         elif bound and status.phase == "Pending":
             status, reason = replace(status, phase="Starting", ready_slots=ready), "Starting"
+        without = tuple(slot.number for slot in self.outside)
+        if without != status.left_out:  # the scheduler restores a lost Placement from this
+            status, reason = replace(status, left_out=without, size=len(self.part)), reason or "Waiting"
         message = builder.shortened(self._message(len(pods), ready, bound))
         news = not same or (status.ready_slots, status.message) != (ready, message)
         if self.snapshot.progress_due and news:

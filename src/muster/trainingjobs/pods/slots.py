@@ -86,14 +86,17 @@ def left_out(snapshot: JobSnapshot, slots: Sequence[Slot]) -> frozenset[int]:
 
     A running attempt has them in the status. An attempt that has not begun runs without the slots whose pods of this
     attempt the scheduler gave up. If the given-up pod is of an earlier attempt, it is recreated and waits for a node
-    again.
+    again. If the Placement is lost, the status still holds what it said.
     """
     job, placement = snapshot.job, snapshot.placement
     if job.status.phase == "Running":
         return frozenset(job.status.left_out)
-    if placement is None or placement.status.phase in ("Preempting", "Released"):
+    if placement is None:
+        attempts = dict.fromkeys(job.status.left_out, job.status.attempt)
+    elif placement.status.phase in ("Preempting", "Released"):
         return frozenset()
-    attempts = {each.slot: each.attempt for each in placement.spec.given_up}
+    else:
+        attempts = {each.slot: each.attempt for each in placement.spec.given_up}
     return frozenset(
         slot.number
         for slot in slots
