@@ -134,16 +134,18 @@ def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
     use = node_use(job, snapshot.gpu_counts)
     if isinstance(use, Wait):
         return _undecided(job, use, now)
+    newest = recovery.newest_attempt(snapshot)
     status = replace(
         checkpoints.with_source(snapshot, builder.next_attempt(job, replace(job.status, attempt=0))),
         phase="Pending",
-        attempt=recovery.newest_attempt(snapshot) + 1,
+        attempt=newest + 1,
         fixed_spec=fixed(job.spec),
         node_use=use,
         observed_generation=generation,
         message=f"creating {counted(job.spec.replicas, 'pod')}",
     )
-    return [WriteStatus(status, "Created")]
+    lost = [recovery.wiped(newest)] if newest else []
+    return [WriteStatus(status, "Created"), *lost]
 
 
 def _awaits_source(snapshot: JobSnapshot, clock: Clock) -> list[Action] | None:

@@ -57,7 +57,7 @@ def test_json_escapes_of_an_emoji_are_one_character() -> None:
         (GOOD + "  replicas: 3\n", "8:3: replicas: given twice, first on line 5; keep one"),
         (GOOD + "  template: {spec: {restartPolicy: Always}}\n", "8:36: spec.template.spec.restartPolicy: cannot be"),
         (GOOD.replace("kind: TrainingJob\n", ""), "1:1: kind: missing; write kind: TrainingJob"),
-        (GOOD + "---\n" + GOOD, " 2 documents in it; one TrainingJob is wanted"),
+        (GOOD + "---\n" + GOOD, " 2 documents in it; one TrainingJob is wanted (kubectl apply -f takes several)"),
         ("", " nothing in it; one TrainingJob is wanted"),
         ("- a\n", "1:1: a TrainingJob is a map that starts with apiVersion: ..."),
         (HEAD + "spec: 2026-99-99\n", "4:7: not YAML: 2026-99-99 looks like a timestamp and is none"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.api.training_job import TrainingJob, TrainingJobSpec
-from muster.api.training_job_status import Fault, Timeline, TrainingJobStatus
+from muster.api.training_job_status import CheckpointStatus, Fault, Timeline, TrainingJobStatus
 from muster.cli.jobs.list import HEADERS, OPTIONAL
 from muster.cli.jobs.status import print_status
 from muster.cli.output import print_table
@@ -152,3 +152,8 @@ def test_a_narrow_terminal_is_spared_what_says_nothing_first(
     monkeypatch.setenv("COLUMNS", "200")
     print_table(("NODE", "STATE", "POOL", "TEAM", "WHY"), rows, ("TEAM", "POOL"))
     assert capsys.readouterr().out.splitlines()[0].split() == ["NODE", "STATE", "POOL", "TEAM", "WHY"]
+
+
+def test_checkpoint_of_another_job_is_shown_without_an_age(capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = CheckpointStatus(path="/c/other/step-5", step=5)
+    assert "Checkpoint:  step 5: /c/other/step-5\n" in page(capsys, job(phase="Running", last_checkpoint=theirs))

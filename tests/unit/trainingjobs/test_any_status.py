@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -150,6 +150,23 @@ def test_a_status_that_was_wiped_begins_an_attempt_beyond_those_that_were() -> N
     world.job = replace(world.job, status=TrainingJobStatus())
     world.until("Running", attempt=3)
     assert {member.attempt for member in world.members.values()} == {3}
+    (event,) = [each for each in world.actions(RecordEvent) if each.reason == "StatusLost"]
+    assert "it says attempt 0, and attempt 2 has been there; the job starts again as attempt 3" in event.message
+
+
+@pytest.mark.parametrize("spec", [{}, {"noSpare": "Shrink", "minReplicas": 3}])
+def test_left_out_slots_in_an_edited_status_do_not_let_a_job_run_with_fewer_nodes(spec: dict[str, Any]) -> None:
+    world = World(make_job(SIZE, **spec), nodes=SIZE).started()
+    world.kill_node(world.holder(1).spec.node_name)
+    world.until("Restarting")
+    world.control()
+    world.step()
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.status, left_out=(1,), size=SIZE - 1))
+    for _ in range(5):
+        world.step()
+        world.control()
+    assert (world.status.phase, world.status.left_out, world.status.size) == ("Restarting", (), SIZE)
 
 
 def test_a_phase_that_was_changed_by_hand_restarts_the_ranks_uncharged() -> None:

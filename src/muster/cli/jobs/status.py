@@ -149,7 +149,10 @@ def _behind(job: TrainingJob, pods: list[Pod]) -> bool:
 
 def _checkpoint(job: TrainingJob, now: datetime) -> str:
     checkpoint = job.status.last_checkpoint
-    return f"step {checkpoint.step}, {age(checkpoint.time, now)} ago: {checkpoint.path}" if checkpoint else ""
+    if checkpoint is None:
+        return ""
+    since = f", {age(checkpoint.time, now)} ago" if checkpoint.time is not None else ""  # another job's has no time
+    return f"step {checkpoint.step}{since}: {checkpoint.path}"
 
 
 def _slot(pod: Pod) -> tuple[str, ...]:

@@ -87,6 +87,12 @@ def begin(snapshot: JobSnapshot, now: float) -> list[Action]:
     return restart(snapshot, why, now) if why else []
 
 
+def wiped(newest: int) -> RecordEvent:
+    """Reports that a status says that the job never began, although attempts up to `newest` are known."""
+    why = f"{_earlier(0, newest)}; the job starts again as attempt {newest + 1}, not charged"
+    return RecordEvent("StatusLost", why, warning=True)
+
+
 def restart(snapshot: JobSnapshot, why: str, now: float) -> list[Action]:
     """Begin another attempt without charging a budget."""
     job, newest = snapshot.job, newest_attempt(snapshot)
@@ -100,11 +106,15 @@ def restart(snapshot: JobSnapshot, why: str, now: float) -> list[Action]:
 def _contradiction(snapshot: JobSnapshot, newest: int) -> str:
     status = snapshot.job.status
     if newest > status.attempt:
-        return f"the status was changed: it says attempt {status.attempt}, and attempt {newest} has been there"
+        return _earlier(status.attempt, newest)
     began = any(each.attempt == status.attempt and _has_begun(each) for each in snapshot.members.values())
     if began and status.phase != "Running":
         return f"the status was changed: it says {status.phase}, and ranks of attempt {status.attempt} were started"
     return ""
+
+
+def _earlier(attempt: int, newest: int) -> str:
+    return f"the status was changed: it says attempt {attempt}, and attempt {newest} has been there"
 
 
 def _has_begun(member: Member) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.api.names import ANNOTATION_ATTEMPT, LABEL_SLOT
+from muster.api.training_job import TrainingJob
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.snapshot import CUT_TIMEOUT_S, JobSnapshot, Member
 
@@ -92,7 +93,7 @@ def left_out(snapshot: JobSnapshot, slots: Sequence[Slot]) -> frozenset[int]:
     if job.status.phase == "Running":
         return frozenset(job.status.left_out)
     if placement is None:
-        attempts = dict.fromkeys(job.status.left_out, job.status.attempt)
+        attempts = dict.fromkeys(_recorded(job), job.status.attempt)
     elif placement.status.phase in ("Preempting", "Released"):
         return frozenset()
     else:
@@ -104,6 +105,13 @@ def left_out(snapshot: JobSnapshot, slots: Sequence[Slot]) -> frozenset[int]:
         and not slot.node
         and job.status.attempt <= slot.attempt <= attempts.get(slot.number, -1)
     )
+
+
+def _recorded(job: TrainingJob) -> tuple[int, ...]:
+    """The slots that the status leaves out, if the spec allows that: a user may have edited the status."""
+    fewest = (job.spec.min_replicas or job.spec.replicas) if job.spec.no_spare == "Shrink" else job.spec.replicas
+    recorded = job.status.left_out
+    return recorded if job.spec.replicas - len(recorded) >= fewest else ()
 
 
 def taking_part(snapshot: JobSnapshot, slots: Sequence[Slot]) -> list[Slot]:
