@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from muster.trainingjobs.plan import RecordEvent
+from muster.trainingjobs.supervisor.attempts.writable import REFUSED
 from tests.unit.trainingjobs.world import World, make_job
 
 
@@ -33,6 +34,14 @@ def test_folder_that_no_node_can_write_fails_the_job_before_any_rank_starts(numb
     assert "cannot write to the checkpoint folder /c/job-x" in world.status.message
     assert fix in world.status.message
     assert "--checkpoint" in world.status.message
+
+
+@pytest.mark.parametrize("number", sorted(REFUSED - {errno.EACCES, errno.EPERM}))
+def test_only_a_missing_right_is_called_so(number: int) -> None:
+    world = job_with_folder()
+    world.unwritable = dict.fromkeys(world.nodes, number)
+    world.until("Failed")
+    assert "permission" not in world.status.message
 
 
 def test_one_node_that_cannot_write_is_replaced_and_charged_to_the_infrastructure() -> None:

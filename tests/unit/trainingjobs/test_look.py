@@ -91,11 +91,20 @@ def test_a_folder_that_can_be_written_is_created_and_left_empty(
     assert os.listdir(tmp_path / "ckpt" / "job-uid") == []
 
 
-@pytest.mark.parametrize(("folder", "number"), [("file", errno.EEXIST), ("file/below", errno.ENOTDIR)])
+@pytest.mark.parametrize(
+    ("folder", "number"),
+    [
+        ("file", errno.EEXIST),
+        ("file/below", errno.ENOTDIR),
+        ("dangling/below", errno.ENOENT),
+        ("x" * 300, errno.ENAMETOOLONG),
+    ],
+)
 def test_a_folder_that_cannot_be_written_is_reported(
     tmp_path: Path, settings: Callable[..., Settings], folder: str, number: int
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("gone")
     said = Look([], settings(MUSTER_CHECKPOINT_DIR=folder), lambda: None).answer()
     assert said["unwritable"] == {"path": str(tmp_path / folder), "errno": number, "uid": os.geteuid()}
 

@@ -25,6 +25,7 @@ _FIXES: Final = {
     errno.EROFS: "it is on a read-only file system; mount it with write access",
     errno.ENOSPC: "no space is left on its file system; free some",
     errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.ENOENT: "a part of the path cannot be created, such as the target of a dangling link; create or mount it",
     errno.ENOTDIR: "a part of the path is a file; remove that file",
     errno.EEXIST: "the path is a file or a dangling link; remove it",
     errno.ENAMETOOLONG: "the path is too long; use a shorter one",

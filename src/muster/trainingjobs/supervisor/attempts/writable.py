@@ -9,8 +9,8 @@ from typing import Any
 
 REFUSED = frozenset(
     {
-        errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG,
-        errno.ENOSPC, errno.EDQUOT,
+        errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ELOOP,
+        errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT,
     }
 )  # fmt: skip
 """Errors that a later write would meet too. Others, such as EIO and ESTALE, may pass, so they count as no answer."""
