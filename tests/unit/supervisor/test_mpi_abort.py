@@ -22,7 +22,13 @@ ERROR = [
 def test_lines_after_a_call_of_mpi_abort_are_not_the_rank_s() -> None:
     abort = find_abort([*OWN, CALLED, *TEARDOWN])
     assert abort is not None
-    assert (abort.code, abort.before, abort.said) == (1, OWN, [*OWN, CALLED])  # 256 is exit code 0: not a success
+    assert (abort.code, abort.before, abort.said) == (1, OWN, OWN)  # 256 is exit code 0: not a success
+
+
+def test_call_of_mpi_abort_without_other_output_is_shown_itself() -> None:
+    abort = find_abort([CALLED, *TEARDOWN])
+    assert abort is not None
+    assert abort.said == [CALLED]
 
 
 def test_the_stack_of_an_error_that_the_library_aborts_for_stays() -> None:

@@ -14,8 +14,9 @@ class Abort(NamedTuple):
     Attributes:
         code: the rank's exit code.
         before: the lines before the library's first line about the abort.
-        said: the lines without those of the teardown. The launcher closes its connections then, and the library
-            prints an error stack about each call that finds them closed.
+        said: the lines that explain the abort. If the program called MPI_Abort, these are the lines before the
+            library's first one. Those of the teardown explain nothing: the launcher closes its connections then, and
+            the library prints an error stack about each call that finds them closed.
     """
 
     code: int
@@ -30,5 +31,6 @@ def find_abort(lines: Sequence[str]) -> Abort | None:
     if not found:
         return None
     number, match = (called or found)[-1]
-    said = list(lines[: number + 1] if called else lines)  # an error's own stack follows its first line
-    return Abort(int(match.group(1)) & 255 or 1, list(lines[:number]), said)
+    before = list(lines[:number])
+    said = (before or [lines[number]]) if called else list(lines)  # an error's own stack follows its first line
+    return Abort(int(match.group(1)) & 255 or 1, before, said)
