@@ -208,9 +208,26 @@ def test_installed_archive_is_reproducible_and_uncompressed(tmp_path: Path) -> N
         assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
         names = set(archive.namelist()) - {"__main__.py"}
     folder = PACKAGE / "trainingjobs" / "supervisor"
-    assert names == {
-        f"muster_supervisor/{path.relative_to(folder)}" for path in SUPERVISOR if path.name != "__main__.py"
-    }
+    modules = {f"muster_supervisor/{path.relative_to(folder)}" for path in SUPERVISOR if path.name != "__main__.py"}
+    assert names == modules | {f"{name}c" for name in modules}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "head"),
+    [
+        pytest.param(".py", b"raise SystemExit(9)\n", id="same Python: bytecode, not sources"),
+        pytest.param(".pyc", b"\0\0\r\n", id="another Python: sources, not bytecode"),
+    ],
+)
+def test_installed_archive_starts_from_what_fits_its_python(tmp_path: Path, suffix: str, head: bytes) -> None:
+    spoiled = tmp_path / "spoiled.py"
+    with zipfile.ZipFile(install(tmp_path)) as installed, zipfile.ZipFile(spoiled, "w") as target:
+        for name in installed.namelist():
+            data = installed.read(name)
+            spoil = name.endswith(suffix) and name != "__main__.py"
+            target.writestr(name, head + data[len(head) :] if spoil else data)
+    usage = subprocess.run([sys.executable, "-I", "-S", str(spoiled)], capture_output=True, check=False)
+    assert (usage.returncode, usage.stderr[:14]) == (2, b"muster: usage:")
 
 
 @pytest.mark.parametrize("module", ["ranks.rank", "remoteshell.rsh"])
