@@ -20,6 +20,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Each process of pytest-xdist has COLUMNS=80, which would fold what a script reads (issue 11.20).
 os.environ.pop("COLUMNS", None)
 
+# Tests trust only authorities that they create. aiohttp reads all authorities of the system at each import (25 ms).
+os.environ["SSL_CERT_FILE"] = os.devnull
+
 settings.register_profile("muster", deadline=None, print_blob=True)  # no test asserts how long something takes
 settings.load_profile("muster")
 
