@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from fuzz.checks import (
     Violated,
 )
 from fuzz.demand import POOL_TAINT
+from fuzz.errors import no_unexpected_errors
 from fuzz.gangchecks import BoundWhereItsSlotIs, NoGangPartBoundForLong, NoSlotLost
 from fuzz.jobchecks import AttemptsEndOnce, NoChargeForWhatTheUserDidNot, NoJobFails, RecordStays, SucceededMeansDone
 from fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest, NoWriteWithoutPrecondition
@@ -54,6 +54,7 @@ SETTLE_S = 30.0
 LAST_WORDS_S = 35.0
 """The last reports about the last job are written by then."""
 REST_S = 30.0
+BROKEN, CRASHED = "the run itself", "no controller ends by itself"
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
 
 
@@ -92,22 +93,17 @@ def run(
     loop = VirtualLoop.new()
     start = loop.now
     violation = ""
-    quiet = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with sealed(loop):
-            run_ = (kind or Run)(scenario, loop)
-            if saw is not None:
-                run_.cluster.trace.listeners.append(saw)
-            try:
-                loop.run(run_.main())
-            except Violated as error:
-                violation = str(error)
-            except Exception as error:
-                violation = f"the run itself: {type(error).__name__}: {error}"
-            loop.wind_up()
-    finally:
-        logging.disable(quiet)
+    with no_unexpected_errors(loop.fail), sealed(loop):
+        run_ = (kind or Run)(scenario, loop)
+        if saw is not None:
+            run_.cluster.trace.listeners.append(saw)
+        try:
+            loop.run(run_.main())
+        except Violated as error:
+            violation = str(error)
+        except Exception as error:
+            violation = f"{BROKEN}: {type(error).__name__}: {error}"
+        loop.wind_up()
     trace = run_.cluster.trace
     return Outcome(scenario.seed, violation, trace.digest, trace.requests, loop.steps, loop.now - start)
 
@@ -215,7 +211,7 @@ class Run:
         )
 
     def _crashed(self, error: BaseException) -> None:
-        self._loop.fail(Violated(f"no controller ends by itself: {error!r}"))
+        self._loop.fail(Violated(f"{CRASHED}: {error!r}"))
 
     async def main(self) -> None:
         """Everything from start to end. Raises Violated."""

@@ -171,9 +171,11 @@ def begin_with_those_who_are_there(stack: ExitStack) -> None:
     advance = Attempt._advance
 
     def begin(self: Attempt) -> list[Action]:
-        self.part = [slot for slot in self.slots if slot.member]
-        self.outside = [slot for slot in self.slots if not slot.member]
-        return self._begin_running() if self.part else advance(self)
+        joined = [slot for slot in self.slots if slot.member]
+        if not joined:
+            return advance(self)
+        self.part, self.outside = joined, [slot for slot in self.slots if not slot.member]
+        return self._begin_running()
 
     stack.enter_context(patch.object(Attempt, "_advance", begin))
 
@@ -208,11 +210,11 @@ def ask_todays_labels_for_the_launcher(stack: ExitStack) -> None:
     """Issue 11.1: the launcher is the first slot by the labels that nodes have now; a missing node sorts first."""
 
     def succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
-        number, part = snapshot.job.status.attempt, taking_part(snapshot, slots)
+        part = taking_part(snapshot, slots)
         if snapshot.job.spec.launcher != "mpi":
-            return all(outcome._finished_well(slot, number) for slot in part)
+            return all(outcome._finished_well(snapshot, slot) for slot in part)
         if not any(slot.member is not None and slot.member.state == "finished" for slot in part):
             return False
-        return outcome._finished_well(run_record.rank_order(part, snapshot.nodes)[0], number)
+        return outcome._finished_well(snapshot, run_record.rank_order(part, snapshot.nodes)[0])
 
     stack.enter_context(patch.object(outcome, "_succeeded", succeeded))
