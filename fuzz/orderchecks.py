@@ -63,14 +63,14 @@ class NoGangPassedOver(Checker):
     def _placed(self, placement: PlacementFacts) -> None:
         gang = placement.gang
         mine = [pod for pod in self.view.gangs[gang].values() if pod.live]
-        if not mine or gang in self.view.limited:
-            return  # one that ends in time may run in front of one that waits
+        if not mine or gang in self.view.limited or placement.backfilled_for:
+            return  # one that ends in time, or gives its nodes back, may run in front of one that waits
         order = self.view.place(mine[0])
         for other, since in self._ready_since.items():
             theirs = list(self.view.gangs[other].values())
             if since > self.view.now - self.stale_s or not self._could_use(theirs[0], placement):
                 continue
-            place = (theirs[0].rank, -theirs[0].priority, max(pod.created for pod in theirs))
+            place = (*self.view.place(theirs[0])[:3], max(pod.created for pod in theirs))
             if place < order and self._could_run(theirs):
                 self._suspected.append((self.view.now, gang, other))
 

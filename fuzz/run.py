@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fuzz.accidents import Accidents
+from fuzz.backfillchecks import BackfilledOnlyBehind
 from fuzz.checks import (
     NoNodeOverCapacity,
     NoRoomGivenTwice,
@@ -169,6 +170,7 @@ class Run:
         NoRoomGivenTwice(view, stale_s)
         BoundWhereItsSlotIs(view, stale_s)
         NoSlotLost(view, self.cluster.trace, acted_s, HOLD_S)
+        BackfilledOnlyBehind(view, stale_s)
         self._order = NoGangPassedOver(view, stale_s, stale_s + LATEST_S)
         return NoGangPartBoundForLong(view, stale_s, BIND_DEADLINE_S + TAKEOVER_S, self._scenario.disturbed_until)
 

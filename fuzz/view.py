@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fuzz.shapes import LABEL_APART, LABEL_GROUP, OF_OTHERS
-from muster.api.names import ANNOTATION_WHOLE_NODE, LABEL_BALLOON, LABEL_BORROWED, LABEL_TEAM
+from muster.api.names import ANNOTATION_PRIORITY, ANNOTATION_WHOLE_NODE, LABEL_BALLOON, LABEL_BORROWED, LABEL_TEAM
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
@@ -17,6 +17,8 @@ from muster.kube.objects.quantity import milli
 ENDED = ("Succeeded", "Failed")
 WHOLE, PARTS = "whole node", 1000
 """A job that has its nodes to itself takes all parts of each, every other pod takes one."""
+Place = tuple[int, int, int, str]
+"""A place in the queue; the lowest comes first."""
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -25,8 +27,8 @@ class PodFacts:
 
     __slots__ = (
         "apart", "attempt", "bundle", "created", "disrupted", "ended", "gang", "grace_s", "name", "node", "pool",
-        "priority", "rank", "requests", "running", "size", "slot", "team", "terminating", "terms", "tolerations", "uid",
-        "without",
+        "priority", "queue_priority", "rank", "requests", "running", "size", "slot", "team", "terminating", "terms",
+        "tolerations", "uid", "without",
     )  # fmt: skip
 
     def __init__(self, obj: Obj) -> None:
@@ -45,6 +47,7 @@ class PodFacts:
         self.attempt = int(notes.get("muster.dev/attempt", 0))
         self.node: str = spec.get("nodeName", "")
         self.priority = int(spec.get("priority", 0))
+        self.queue_priority = int(notes.get(ANNOTATION_PRIORITY, 0))
         self.tolerations: list[Obj] = items(spec, "tolerations")
         self.pool: str = section(spec, "nodeSelector").get("pool", "")
         self.terms = _terms(spec)
@@ -111,7 +114,7 @@ class NodeFacts:
 class PlacementFacts:
     """One version of a Placement."""
 
-    __slots__ = ("attempt", "gang", "name", "phase", "preempting", "size", "slots", "uid")
+    __slots__ = ("attempt", "backfilled_for", "gang", "name", "phase", "preempting", "reason", "size", "slots", "uid")
 
     def __init__(self, obj: Obj) -> None:
         spec = obj["spec"]
@@ -121,6 +124,11 @@ class PlacementFacts:
         self.size: int = spec["size"]
         self.attempt: int = spec.get("attempt", 0)
         self.phase: str = section(obj, "status").get("phase", "Open")
+        self.reason: str = section(obj, "status").get("reason", "")
+        backfill = section(spec, "backfill")
+        name = backfill.get("gang", "").rpartition("/")[2]
+        self.backfilled_for = f"{name}/{backfill.get('gangUID', '')}" if backfill else ""
+        """The gang for which its nodes were reserved when it got them; "" for none."""
         self.preempting = bool(spec.get("preempting"))
         self.slots: dict[int, tuple[str, str]] = {
             slot["slot"]: (slot["node"], slot.get("nodeUID", "")) for slot in items(spec, "slots")
@@ -188,13 +196,13 @@ class View:
         """Returns the arrival of the gang's first pod, or of its job; of the pod itself if it is alone."""
         return self._arrivals[pod.bundle] if pod.bundle else pod.created
 
-    def place(self, pod: PodFacts) -> tuple[int, int, str]:
+    def place(self, pod: PodFacts) -> Place:
         """Returns the pod's place among those that want the same nodes: the lowest has most right to them."""
-        return pod.rank, -pod.priority, self.arrival(pod)
+        return pod.rank, -pod.priority, -pod.queue_priority, self.arrival(pod)
 
-    def last_place(self, pod: PodFacts) -> tuple[int, int, str]:
+    def last_place(self, pod: PodFacts) -> Place:
         """The same, where a job that was resumed queues from then on: the scheduler may go by either."""
-        return pod.rank, -pod.priority, max(self.arrival(pod), self._resumed.get(pod.bundle, ""))
+        return (*self.place(pod)[:3], max(self.arrival(pod), self._resumed.get(pod.bundle, "")))
 
     def usable(self, node: str, pod: PodFacts, uid: str, within_s: float) -> str:
         """Why no version of the node in the last `within_s` takes the pod; "" where one does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzz.checks import GIVEN_UP, PatientChecker
 from fuzz.replica import BIND_DEADLINE_S
-from fuzz.view import PodFacts
+from fuzz.view import Place, PodFacts
 
 REACTION_S = 60.0
 """From the moment at which borrowers are all that is in the way: a plan (5 s at most), a write, kubelets (3 s to stop a
@@ -22,14 +22,14 @@ class NoOwnerWaitsForABorrower(PatientChecker):
 
     def second(self) -> None:
         """Look at each team's first gang that waits."""
-        first: dict[tuple[str, str], tuple[tuple[int, int, str], str, list[PodFacts]]] = {}
+        first: dict[tuple[str, str], tuple[Place, str, list[PodFacts]]] = {}
         for gang, members in self.view.gangs.items():
             pods = [pod for pod in members.values() if pod.live]
             if not gang or not pods or len(pods) != pods[0].size or any(pod.node for pod in pods):
                 continue
             if pods[0].team and not pods[0].rank:
                 line = (pods[0].team, pods[0].pool)
-                first[line] = min(first.get(line, ((9, 0, ""), "", [])), (self.view.place(pods[0]), gang, pods))
+                first[line] = min(first.get(line, ((9, 0, 0, ""), "", [])), (self.view.place(pods[0]), gang, pods))
         waiting = {}
         for _, gang, pods in first.values():
             grace_s = self._fits_but_for_borrowers(gang, pods)
