@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from muster.api.configschema import schema
 from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
-from muster.fleet.configschema import schema
 from muster.fleet.joins.record import TAINT_JOINING
 from muster.kube.objects.affinity import Toleration
 from muster.kube.objects.quantity import QuantityError, milli

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from muster.api.configtext import ConfigTextError
 from muster.chart.generate import TEXTS, definition
-from muster.fleet.configtext import ConfigTextError
 from muster.fleet.joins import config as joins
 from muster.fleet.preflight import config as preflight
 from muster.fleet.remediation import config as remediation

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from muster.api.configtext import ConfigTextError
 from muster.fleet.balloons.config import BalloonPool, parse_config
 from muster.fleet.balloons.decide import TRY_AGAIN_S, WAITS_S, decide, use_of
 from muster.fleet.balloons.deployment import deployment_name, known, manifest
 from muster.fleet.balloons.plan import Drop, Mark, Plan, Put, Remove, Scale
 from muster.fleet.balloons.snapshot import Balloon, BalloonNode, Known, NodeUse, View
-from muster.fleet.configtext import ConfigTextError
 from muster.kube.objects.affinity import Toleration
 from muster.kube.objects.apps import Deployment
 from muster.kube.objects.node import Taint

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.fleet.configtext import ConfigTextError
+from muster.api.configtext import ConfigTextError
 from muster.fleet.joins.account import account_of, lines
 from muster.fleet.joins.config import JoinsConfig, parse_config
 from muster.fleet.joins.decide import decide, to_hold

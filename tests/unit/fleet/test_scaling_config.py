@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.fleet.configtext import ConfigTextError
+from muster.api.configtext import ConfigTextError
 from muster.fleet.scaling.config import parse_config
 
 PROVIDERS = frozenset({"aws", "external"})

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from muster.fleet.configtext import ConfigTextError
+from muster.api.configtext import ConfigTextError
 from muster.fleet.preflight import config
 from muster.fleet.preflight.config import parse_config
 

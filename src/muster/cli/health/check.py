@@ -54,7 +54,7 @@ def command(files: tuple[str, ...], kind: str | None) -> int:
 
 def read_policy_file(file: str) -> Policy:
     """Read a policy. Raises BadInput with each line that is wrong."""
-    from muster.fleet.configtext import ConfigTextError
+    from muster.api.configtext import ConfigTextError
     from muster.fleet.health.policytext import read_policy
 
     text = read_text(file)
@@ -76,7 +76,7 @@ def read_text(file: str) -> str:
 
 def _check(kind: str, text: str | yaml.Node, file: str) -> tuple[str, str]:
     """Return (a summary of the text, ""), or ("", its errors)."""
-    from muster.fleet.configtext import ConfigTextError
+    from muster.api.configtext import ConfigTextError
     from muster.fleet.health.policytext import read_policy
     from muster.fleet.preflight.config import parse_config as preflight
     from muster.fleet.remediation.config import parse_config as remediation

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from muster.api.configtext import ConfigTextError
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY
 from muster.cli.output import paint
-from muster.fleet.configtext import ConfigTextError
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.preflight import config as preflight

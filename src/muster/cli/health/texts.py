@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import yaml
 
+from muster.api.configtext import place_text
 from muster.api.marked import NotYaml, documents
 from muster.cli.errors import BadInput
-from muster.fleet.configtext import place_text
 
 KINDS: Final = ("policy", "remediation", "preflight")
 """The kind of a text; its key in a ConfigMap is this name with `.yaml`."""

@@ -19,8 +19,8 @@ from typing import Annotated
 
 import msgspec
 
-from muster.fleet.configschema import Quantities, Selector, Whole, schema
-from muster.fleet.configtext import ConfigText
+from muster.api.configschema import Quantities, Selector, Whole, schema
+from muster.api.configtext import ConfigText
 from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
 from muster.kube.objects.affinity import Toleration
 from muster.kube.objects.resources import amount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.fleet.configtext import ConfigTextError
+from muster.api.configtext import ConfigTextError
 from muster.fleet.health.policytext import default_policy, read_policy
 
 

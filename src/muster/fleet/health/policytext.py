@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
+from muster.api.configtext import ConfigTextError, place_text
 from muster.api.marked import NotYaml, Place, document, place_of, plain, twice
 from muster.api.misfits import field_hint, misfits
-from muster.fleet.configtext import ConfigTextError, place_text
 from muster.fleet.health.policy import ELSEWHERE, UNKNOWN_CODE, Beside, Entry, Policy, Pool, Rule
 from muster.fleet.health.policyfields import EntryText, PolicyText, PoolText, RuleText
 

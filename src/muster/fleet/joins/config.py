@@ -13,8 +13,8 @@ from typing import Annotated
 
 import msgspec
 
-from muster.fleet.configschema import Positive, schema
-from muster.fleet.configtext import ConfigText
+from muster.api.configschema import Positive, schema
+from muster.api.configtext import ConfigText
 
 CONFIG_MAP = "muster-joins"
 CONFIG_KEY = "joins.yaml"

@@ -22,9 +22,9 @@ from typing import Annotated, Literal
 import msgspec
 import yaml
 
+from muster.api.configschema import Positive, Whole, schema
+from muster.api.configtext import ConfigText
 from muster.api.trust import GPU
-from muster.fleet.configschema import Positive, Whole, schema
-from muster.fleet.configtext import ConfigText
 from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
 from muster.gputest.backend import check_name
 from muster.kube.objects.struct import KubeStruct

@@ -25,8 +25,8 @@ from typing import Annotated, Literal
 import msgspec
 import yaml
 
-from muster.fleet.configschema import Positive, Seconds, Whole, schema
-from muster.fleet.configtext import ConfigText
+from muster.api.configschema import Positive, Seconds, Whole, schema
+from muster.api.configtext import ConfigText
 from muster.kube.objects.struct import KubeStruct
 
 CONFIG_KEY = "remediation.yaml"

@@ -27,9 +27,9 @@ from typing import Annotated
 
 import msgspec
 
+from muster.api.configschema import Quantities, Seconds, Whole, schema
+from muster.api.configtext import ConfigText, ConfigTextError
 from muster.api.names import LABEL_TEAM
-from muster.fleet.configschema import Quantities, Seconds, Whole, schema
-from muster.fleet.configtext import ConfigText, ConfigTextError
 from muster.fleet.scaling.snapshot import POLL_S, PoolSpec, Template
 from muster.kube.objects.node import Taint
 from muster.kube.objects.quantity import QuantityError, to_int

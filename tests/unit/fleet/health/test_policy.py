@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from muster.fleet.configtext import ConfigTextError
+from muster.api.configtext import ConfigTextError
 from muster.fleet.health import schema
 from muster.fleet.health.policy import RANK, UNKNOWN_CODE
 from muster.fleet.health.policyinuse import PolicyInUse

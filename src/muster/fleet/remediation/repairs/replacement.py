@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from muster.fleet.configtext import ConfigTextError
+from muster.api.configtext import ConfigTextError
 from muster.fleet.providers.base import Provider
 from muster.fleet.scaling.config import CONFIG_KEY, EXTERNAL, parse_config
 from muster.fleet.scaling.snapshot import Instance, PoolSpec

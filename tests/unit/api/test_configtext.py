@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from muster.api.configtext import ConfigTextError
 from muster.fleet.balloons.config import parse_config as balloons
-from muster.fleet.configtext import ConfigTextError
 from muster.fleet.joins.config import parse_config as joins
 from muster.fleet.scaling.config import parse_config
 
