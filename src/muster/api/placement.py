@@ -46,6 +46,18 @@ class Backfill(KubeStruct):
     gang_uid: Annotated[str, Meta(description="UID of the object that owns that gang.")] = field(
         default="", name="gangUID"
     )
+    min_run_seconds: (
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                description="backfillMinRunSeconds when the gang started. It runs at least this long before it is "
+                "asked to leave. Absent in Placements of earlier versions.",
+            ),
+        ]
+        | None
+    ) = None
+    delay_seconds: Annotated[float, Meta(ge=0, description="backfillDelaySeconds when the gang started.")] | None = None
 
 
 class PlacementSpec(KubeStruct):

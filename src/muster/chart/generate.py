@@ -25,6 +25,7 @@ from muster.fleet.joins.config import JoinsConfig
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.remediation.config import RemediationConfig
 from muster.fleet.scaling.config import ScalingText
+from muster.scheduler.config import SchedulerConfig
 
 _HOW: Final = "python -m muster.chart.generate"
 Schema = dict[str, Any]
@@ -37,6 +38,7 @@ TEXTS: Final[dict[str, type[msgspec.Struct]]] = {
     "health.preflight.config": PreflightConfig,
     "health.remediation.config": RemediationConfig,
     "health.remediation.policy": PolicyText,
+    "scheduler.config": SchedulerConfig,
 }
 """The struct that parses each text, by its path in values.yaml."""
 

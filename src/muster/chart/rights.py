@@ -77,6 +77,7 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     ("muster-controller", "leases in kube-node-lease"): "to find out whether the node of a supervisor that does not "
     "answer is still alive",
     ("muster-controller", "leases muster-controller"): "leader election",
+    ("muster-controller", "configmaps muster-scheduler"): "to read the backfill policies and the order of the queue",
     ("muster-controller", "secrets"): "to create the two Secrets below (RBAC cannot restrict `create` to a name)",
     ("muster-controller", "secrets muster-controller-tls muster-cluster-secret"): "to read the controller's "
     "certificate, and the secret from which keys of attempts are derived",

@@ -37,7 +37,7 @@ class ConfigMapSource(Generic[C]):
         informer: of the ConfigMap, see `config_map_informer`; its owner runs it.
         read: returns the configuration; its argument is the ConfigMap, or None without one. Raises BadConfig.
         value: the configuration before the first valid one is read.
-        events: receives the Events.
+        events: receives the Events; None: problems are only logged.
         meanwhile: what the controller does while the text is not valid, for the Event: `balloons stay as they are`.
         changed: called after each change of the ConfigMap.
         reason: of the Events.
@@ -49,7 +49,7 @@ class ConfigMapSource(Generic[C]):
         read: Callable[[ConfigMap | None], C],
         value: C,
         *,
-        events: EventRecorder,
+        events: EventRecorder | None,
         meanwhile: str,
         changed: Callable[[], object],
         reason: str = "BadConfig",
@@ -78,6 +78,7 @@ class ConfigMapSource(Generic[C]):
         if new is not None and problem and problem != self.problem:
             message = f"{self._meanwhile}: {problem}"
             log.warning("ConfigMap %s: %s", new.key, message)
-            self._events.event(new, WARNING, self._reason, message)
+            if self._events is not None:
+                self._events.event(new, WARNING, self._reason, message)
         self.problem = problem
         self._changed()

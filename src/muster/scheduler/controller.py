@@ -19,6 +19,7 @@ from muster.api.training_job import TrainingJob
 from muster.api.trimmed import FORMS
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
+from muster.kube.configmapsource import ConfigMapSource, config_map_informer
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informers import Informers, SharedInformer
@@ -34,6 +35,7 @@ from muster.scheduler.actions.evictor import SPARED_S, Evictor
 from muster.scheduler.actions.gang_events import Reporter, Waits
 from muster.scheduler.actions.volume_provisioning import Provisioner
 from muster.scheduler.actions.writer import PlacementAction, PlacementWriter
+from muster.scheduler.config import CONFIG_MAP, UNKNOWN, SchedulerConfig, read_config
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.queue_head_metrics import HeadNodes
 from muster.scheduler.gangs.adapters.membership import Workload
@@ -58,6 +60,7 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
+from muster.scheduler.queue.fair import FairOrder
 from muster.scheduler.queue.unmet_demand import Lack, lacking
 from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
@@ -86,7 +89,7 @@ class SchedulerController:
         identity: name of this process in Events.
         bind_deadline_s: a gang that is not fully bound within this time is released.
         clock: seconds since the epoch.
-        settings: other deadlines; its `bind_deadline_s` is overridden.
+        settings: settings that the ConfigMap `muster-scheduler` does not override; its `bind_deadline_s` is overridden.
         request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
         volume_deadline_s: limit on provisioning volumes for a gang's nodes.
         waits: called with the reasons why gangs wait, and when they stop waiting.
@@ -144,6 +147,8 @@ class SchedulerController:
             shadow.changed = self._loop.wake
         if handover is not None:
             handover.changed = self._loop.wake
+        self._fair = FairOrder()
+        self._synced = False
         self.state, self._memo = self._empty(), EMPTY
 
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
@@ -153,6 +158,18 @@ class SchedulerController:
         """
         await self._loop.begin(term)
         self.state, self._memo = self._empty(), EMPTY
+        self._fair, self._synced = FairOrder(), False
+        events = EventRecorder(
+            self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
+        )
+        self._config: ConfigMapSource[SchedulerConfig | None] = ConfigMapSource(
+            config_map_informer(self._informers, self.namespace, CONFIG_MAP),
+            read_config,
+            UNKNOWN,
+            events=events if self._shadow is None else None,
+            meanwhile="the settings in force stay",
+            changed=self._loop.wake,
+        )
         common: dict[str, Any] = {
             "clock": self._clock,
             "changed": self._loop.wake,
@@ -186,9 +203,8 @@ class SchedulerController:
         informers += await surroundings(
             self._client, self._informers, self.state, clock=self._clock, changed=self._loop.wake
         )
-        async with EventRecorder(
-            self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
-        ) as events:
+        informers.append(self._config.informer)
+        async with events:
             announcer = Announcer(events, self._binder.quiet)
             self._reporter = Reporter(self._client, events, announcer, self._waits)
             helpers = [informer.run(self._loop.since) for informer in informers]
@@ -266,6 +282,8 @@ class SchedulerController:
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         if new is not None:
+            if old is None and not self._synced:
+                self.state.usage.add_ended(new, self._clock())
             self.state.jobs.set(new.uid, job_facts(new))
         elif old is not None:
             self.state.jobs.remove(old.uid)
@@ -278,6 +296,7 @@ class SchedulerController:
     async def _plan(self, informers: list[SharedInformer[Any]]) -> None:
         await complete(NAME, *informers)
         self.state.jobs.synced()
+        self._synced = True
         await self._followers.settle()
         await self._budgets.settle()
         await self._loop.run(self._once)
@@ -290,8 +309,12 @@ class SchedulerController:
         self._followers.follow_wanted()
         if self._handover is not None:
             self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
+        settings = self._settings_in_force()
+        self._metrics.config_broken.set(bool(self._config.problem))
+        if self._fair.apply(self.state, settings, now):
+            self._loop.wake()
         snapshot = self.state.snapshot(now)
-        plan = decide(snapshot, now, self.settings, self._memo)
+        plan = decide(snapshot, now, settings, self._memo)
         self._memo = plan.memo
         self.state.searched(plan.searches)
         took_s = time.perf_counter() - started
@@ -308,6 +331,10 @@ class SchedulerController:
             for demand in plan.demands:
                 self._spawn(self._reporter.show(demand, now))
         return Rest.until(plan.wake_at, self._clock(), settle_s=max(PAUSE_S, 2 * took_s), idle_s=IDLE_S)
+
+    def _settings_in_force(self) -> Settings:
+        config = self._config.value
+        return config.applied_to(self.settings) if config is not None else self.settings
 
     def _carry_out(self, plan: Plan) -> None:
         binds = []

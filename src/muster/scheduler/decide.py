@@ -141,7 +141,7 @@ def _give_until_needed(draft: Draft, gang: Gang, groups: Groups) -> bool:
     if isinstance(chosen, Shortage):
         return False
     first = draft.kept.first_on(chosen.values())
-    _give(draft, gang, chosen, Backfill(gang=first.full_name, gang_uid=first.uid) if first is not None else None)
+    _give(draft, gang, chosen, _backfill_for(first, draft.settings) if first is not None else None)
     return True
 
 
@@ -151,6 +151,15 @@ def _closed_to_backfilled(draft: Draft, gang: Gang) -> Closed | None:
         return draft.kept.closed_to_restartable()
     run_s = draft.recalled.expected.run_s(gang) if gang.requeueable else inf
     return draft.kept.closed_to_expected(run_s + START_SLACK_S) if run_s < inf else None
+
+
+def _backfill_for(first: Gang, settings: Settings) -> Backfill:
+    return Backfill(
+        gang=first.full_name,
+        gang_uid=first.uid,
+        min_run_seconds=settings.backfill_min_run_s,
+        delay_seconds=settings.backfill_delay_s,
+    )
 
 
 def _give(draft: Draft, gang: Gang, chosen: Mapping[int, str], backfill: Backfill | None = None) -> None:

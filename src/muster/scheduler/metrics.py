@@ -67,6 +67,9 @@ class SchedulerMetrics:
         self.last_plan = Gauge(
             "muster_scheduler_last_plan_timestamp_seconds", "Time when a plan was last carried out.", registry=registry
         )
+        self.config_broken = Gauge(
+            "muster_scheduler_config_broken", "1 while the ConfigMap muster-scheduler has errors.", registry=registry
+        )
         self._waiting: Counting[Why] | None = None
         self._teams: set[str] = set()
         self._counted: tuple[TeamCounts, int] | None = None

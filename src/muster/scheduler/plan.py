@@ -8,7 +8,7 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import LeavingReason, Placement
-from muster.api.scheduling import BackfillPolicy
+from muster.api.scheduling import BackfillPolicy, QueueOrder
 from muster.scheduler.memo import EMPTY, Memo
 from muster.scheduler.preemption.searches import FailedSearch
 from muster.scheduler.queue.backfill import Start
@@ -17,7 +17,7 @@ from muster.scheduler.reasons import Reason
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Deadlines of the scheduler, in seconds.
+    """Settings of the scheduler; times are in seconds.
 
     Attributes:
         bind_deadline_s: a gang that is not fully bound within this time is released.
@@ -31,6 +31,9 @@ class Settings(msgspec.Struct, frozen=True):
             that are reserved for it would have been free without backfill.
         backfill_min_run_s: a backfilled gang runs at least this long before it is asked to leave.
         backfill_asks_max: gangs that were asked to leave this often are the first to be backfilled again.
+        order: how gangs of the same priority are ordered (queue/fair.py). `decide` reads only the resulting order.
+        usage_half_life_s: usage of the past counts half as much after this time.
+        fair_wait_max_s: a user whose gangs waited this long without a start goes first.
     """
 
     bind_deadline_s: float = 30.0
@@ -43,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True):
     backfill_delay_s: float = 120.0
     backfill_min_run_s: float = 60.0
     backfill_asks_max: int = 3
+    order: QueueOrder = "arrival"
+    usage_half_life_s: float = 86_400.0
+    fair_wait_max_s: float = 86_400.0
 
     def policy_of(self, pool: str) -> BackfillPolicy:
         """Return the policy of the nodes with this pool label; "" for nodes without one."""

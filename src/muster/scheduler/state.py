@@ -7,7 +7,7 @@ and gangs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from muster.api.names import ANNOTATION_BACKFILLED, ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM, LABEL_USER
@@ -20,12 +20,13 @@ from muster.scheduler.gangs.adapters import membership
 from muster.scheduler.gangs.adapters.membership import Membership, Workload, WorkloadRef
 from muster.scheduler.gangs.budgets import Budgets
 from muster.scheduler.gangs.foreign import ForeignGangs
-from muster.scheduler.gangs.gang import Gang, PodRecord, Tried, is_unschedulable, newest, seconds
+from muster.scheduler.gangs.gang import Gang, Place, PodRecord, Tried, is_unschedulable, newest, seconds
 from muster.scheduler.gangs.likeness import likeness_of
 from muster.scheduler.gangs.placements import gang_of, given_up_slots, holds_as, newer, placed_slots
 from muster.scheduler.gangs.reserved_slots import Holding
 from muster.scheduler.gangs.team_usage import TeamCounts
 from muster.scheduler.gangs.training_jobs import Jobs
+from muster.scheduler.gangs.usage import Usage
 from muster.scheduler.nodes.daemons import DaemonSet
 from muster.scheduler.nodes.node_table import NodeTable
 from muster.scheduler.nodes.trust import Trust
@@ -56,6 +57,7 @@ class ClusterState:
         self.gangs: dict[str, Gang] = {}
         self.claims = Claims()
         self.teams = TeamCounts()
+        self.usage = Usage()
         self._team_key = team_key
         self._changed_gangs = Journal()
         self._searches: dict[str, FailedSearch] = {}
@@ -118,6 +120,7 @@ class ClusterState:
             gang = self.gangs[key]
             self.foreign.seat(gang)
             self._holding.look_again(gang)
+            self.usage.look(gang, now)
             end = self._queues.end_of(gang)
             if gang.likeness is None or gang.likeness.nodes != gang.size:
                 gang.likeness = likeness_of(gang)
@@ -149,6 +152,16 @@ class ClusterState:
     def set_run_times(self, model: RunTimes) -> None:
         """Use this model for predictions, from the next snapshot on."""
         self._snapshot = replace(self._snapshot, run_times=model)
+
+    def queued(self) -> Iterator[Gang]:
+        """Yield the gangs that wait for nodes, as of the last snapshot."""
+        for queue in self._queues.by_classes.values():
+            yield from (queue[index] for index in range(len(queue)))
+
+    def set_place(self, gang: Gang, place: Place | None) -> None:
+        """Set the gang's place in the queue; None: its own."""
+        gang.place = place
+        self._dirty[gang.key] = None
 
     def _touch(self, gang: Gang) -> None:
         """Mark the gang for an update."""

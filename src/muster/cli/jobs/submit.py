@@ -6,7 +6,11 @@ import asyncio
 import contextlib
 from typing import Any
 
+from msgspec.structs import replace
+
+from muster.api.names import ANNOTATION_SUBMITTER
 from muster.api.training_job import TrainingJob
+from muster.cli.caller import caller_name
 from muster.cli.errors import CliError, ExitCode
 from muster.kube.client import Client
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
@@ -59,10 +63,17 @@ async def _create(client: Client, job: TrainingJob, code: dict[str, Any] | None)
 
 
 async def _create_job(client: Client, job: TrainingJob) -> TrainingJob:
+    with contextlib.suppress(ApiError):  # without the annotation, the job counts for its namespace
+        job = _submitted_by(job, await caller_name(client))
     try:
         return await client.create(job)
     except AlreadyExists:
         raise NameTakenError(job) from None
+
+
+def _submitted_by(job: TrainingJob, user: str) -> TrainingJob:
+    annotations = {**job.metadata.annotations, ANNOTATION_SUBMITTER: user}
+    return replace(job, metadata=replace(job.metadata, annotations=annotations))
 
 
 async def taken(client: Client, name: str, namespace: str) -> bool:

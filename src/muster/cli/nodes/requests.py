@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -133,11 +133,12 @@ async def _uid(client: Client, name: str) -> str:
 async def _asked(client: Client, name: str, uid: str, action: RequestedAction, reason: str) -> NodeRemediation:
     """Write the request into the node's session. If there is no session, create one."""
     from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest
+    from muster.cli.caller import caller_name
     from muster.kube.errors import AlreadyExists, NotFound
     from muster.kube.objects.meta import ObjectMeta
     from muster.kube.objects.struct import to_dict
 
-    by = await _who(client)
+    by = (await caller_name(client))[:128]
     request = RemediationRequest(action=action, by=by, time=datetime.now(UTC), reason=reason)
     meta = ObjectMeta(name=remediation_name(name, uid))
     try:
@@ -148,10 +149,3 @@ async def _asked(client: Client, name: str, uid: str, action: RequestedAction, r
         return await client.create(NodeRemediation(metadata=meta, spec=spec))
     except AlreadyExists:  # the controller created the session at the same moment
         return await client.patch(NodeRemediation, meta.name, {"spec": {"request": to_dict(request)}})
-
-
-async def _who(client: Client) -> str:
-    """Returns the caller's user name in the API server."""
-    review: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    answer = await client.create(review)
-    return str(answer["status"]["userInfo"]["username"])[:128]

@@ -17,11 +17,14 @@ from muster.scheduler.gangs.adapters import described
 from muster.scheduler.gangs.adapters.membership import Membership, WorkloadRef
 from muster.scheduler.gangs.members import Roster
 from muster.scheduler.gangs.priority import JobFacts, Rank, Traits, traits_of
+from muster.scheduler.gangs.users import User, users_of
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.reasons import Reason, Why
 
 UNSCHEDULABLE = "Unschedulable"
-Order = tuple[int, float, float, float, str]
+Place = tuple[float, float]
+"""A place in the queue among gangs of the same priority: minus the job's own priority, and a time of arrival."""
+Order = tuple[int, float, float, float, float, str]
 """Sort key of the queue; the lowest comes first."""
 
 
@@ -128,12 +131,15 @@ class Gang:
         user: user who runs it, from the label of its newest pod; "" without one.
         image: image of the first container of its newest pod; "" before its first pod.
         likeness: what it has in common with similar gangs; None until the next snapshot after it changed.
+        place: the place that the order `fair` gave it (queue/fair.py); None: its own. A gang keeps it while it holds
+            nodes, so a later change of the order does not affect gangs that run.
     """
 
     __slots__ = (
         "arrival", "binding", "counts", "current", "ended", "failed_nodes", "given_up", "holds", "image", "job",
         "joiners", "joining_as", "key", "likeness", "members_by_slot", "name", "namespace", "owner", "owner_missing",
-        "pending", "pending_class", "placed", "placement", "podless_since", "pods", "priority", "problems", "queued_as",
+        "pending", "pending_class", "place", "placed", "placement", "podless_since", "pods", "priority", "problems",
+        "queued_as",
         "revision_since", "roster", "seen", "single", "size", "size_attempt", "slot_class", "traits", "tried",
         "uid", "unknown_holds", "user", "workload", "writing",
     )  # fmt: skip
@@ -181,6 +187,7 @@ class Gang:
         self.user = ""
         self.image = ""
         self.likeness: Likeness | None = None
+        self.place: Place | None = None
 
     @property
     def full_name(self) -> str:
@@ -192,9 +199,20 @@ class Gang:
         """Sort key of the queue: rank, priority, the job's own priority (`queue_priority`), arrival, key.
 
         By rank, borrowers come after all gangs that do not borrow, and balloons come last. If they came first, they
-        would have to give nodes back at once.
+        would have to give nodes back at once. With the order `fair`, it has the place of another gang of its team.
         """
-        return (Rank.OTHER - self.traits.rank, -self.priority, -self.traits.queue_priority, self.arrival, self.key)
+        place = self.place or self.own_place
+        return (Rank.OTHER - self.traits.rank, -self.priority, *place, self.arrival, self.key)
+
+    @property
+    def own_place(self) -> Place:
+        """Its place by the job's own priority and arrival."""
+        return (-self.traits.queue_priority, self.arrival)
+
+    @property
+    def users(self) -> tuple[User, ...]:
+        """Whose usage it counts as; the first is the user by whom the queue is ordered."""
+        return users_of(self.namespace, self.job.submitter if self.job is not None else "")
 
     @property
     def borrows(self) -> bool:

@@ -12,6 +12,7 @@ from muster.api.names import (
     ANNOTATION_PRIORITY,
     ANNOTATION_RESTARTABLE,
     ANNOTATION_SCALE_UP,
+    ANNOTATION_SUBMITTER,
     APPROVED,
     LABEL_BALLOON,
     LABEL_BORROWED,
@@ -143,6 +144,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         user: the user who runs it, from its label; "" without one.
         image: the image of its ranks.
         said: the reason in its condition Admitted why it has no nodes; "" without one.
+        submitter: the user who created it (annotation muster.dev/submitter); "" if unknown.
     """
 
     ended: str = ""
@@ -162,6 +164,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     user: str = ""
     image: str = ""
     said: str = ""
+    submitter: str = ""
 
 
 def job_facts(job: TrainingJob) -> JobFacts:
@@ -191,4 +194,5 @@ def job_facts(job: TrainingJob) -> JobFacts:
         user=job.metadata.labels.get(LABEL_USER, ""),
         image=spec.image,
         said=next((each.reason for each in status.conditions if each.type == "Admitted" and each.status != "True"), ""),
+        submitter=job.metadata.annotations.get(ANNOTATION_SUBMITTER, ""),
     )

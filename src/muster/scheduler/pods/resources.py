@@ -34,3 +34,9 @@ def short_of(request: Amounts, free: Amounts) -> tuple[str, ...]:
 def minus(left: Amounts, right: Amounts) -> dict[str, int]:
     """Return left - right; a resource that `left` does not have is left out."""
     return {resource: value - right.get(resource, 0) for resource, value in left.items()}
+
+
+def gpus(request: Amounts) -> int:
+    """Return the number of GPUs: the resources whose names end in `/gpu`, else the largest of other devices."""
+    named = sum(value for name, value in request.items() if name.endswith("/gpu"))
+    return named or max((value for name, value in request.items() if "/" in name), default=0)

@@ -41,9 +41,14 @@ def _borrows_from(snapshot: Snapshot, gang: Gang, other: Gang) -> bool:
 def rests_until(gang: Gang, now: float, settings: Settings) -> float:
     """Return until when a backfilled gang is not asked to leave, so that it does some work; 0 if it may be asked now.
 
-    A gang that would lose its work rests for the whole permitted delay, because it is expected to end soon. A time of
-    binding in the future comes from a clock that was set back since; it gives no rest.
+    A gang that would lose its work rests for the whole permitted delay, because it is expected to end soon. The times
+    are those of the settings when it started, as its Placement records them. A time of binding in the future comes from
+    a clock that was set back since; it gives no rest.
     """
-    began, delay_s = began_at(gang), settings.backfill_delay_s
-    until = began + (min(settings.backfill_min_run_s, delay_s) if gang.restartable else delay_s)
+    began, promised = began_at(gang), gang.placement.spec.backfill if gang.placement is not None else None
+    delay_s, min_run_s = settings.backfill_delay_s, settings.backfill_min_run_s
+    if promised is not None:
+        delay_s = delay_s if promised.delay_seconds is None else promised.delay_seconds
+        min_run_s = min_run_s if promised.min_run_seconds is None else promised.min_run_seconds
+    until = began + (min(min_run_s, delay_s) if gang.restartable else delay_s)
     return until if began <= now < until else 0.0
