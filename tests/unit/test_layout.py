@@ -26,7 +26,7 @@ DOMAINS = {
     "fleet/preflight": {"executor"},
     "fleet/remediation": set(),
     "fleet/scaling": {"cache"},
-    "scheduler": {"cache", "executor", "config"},
+    "scheduler": {"cache", "executor"},
     "teams": {"snapshot"},
     "trainingjobs": {"config"},
 }

@@ -13,11 +13,13 @@ from muster.chart.generate import TEXTS, definition
 from muster.fleet.joins import config as joins
 from muster.fleet.preflight import config as preflight
 from muster.fleet.remediation import config as remediation
+from muster.scheduler import config as scheduler
 
 PARSERS: dict[str, Callable[[str], object]] = {
     "fleet.joins.config": joins.parse_config,
     "health.preflight.config": preflight.parse_config,
     "health.remediation.config": remediation.parse_config,
+    "scheduler.config": scheduler.parse_config,
 }
 NEEDED = {"health.preflight.config": {"image": "registry.example/gputest:1"}}
 

@@ -22,9 +22,9 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.reasons import Reason, Why
 
 UNSCHEDULABLE = "Unschedulable"
-Place = tuple[float, float]
-"""A place in the queue among gangs of the same priority: minus the job's own priority, and a time of arrival."""
-Order = tuple[int, float, float, float, float, str]
+Place = tuple[float, float, str]
+"""A place in the queue among gangs of the same priority: minus the job's own priority, arrival, and key of a gang."""
+Order = tuple[int, float, float, float, str, str]
 """Sort key of the queue; the lowest comes first."""
 
 
@@ -202,12 +202,12 @@ class Gang:
         would have to give nodes back at once. With the order `fair`, it has the place of another gang of its team.
         """
         place = self.place or self.own_place
-        return (Rank.OTHER - self.traits.rank, -self.priority, *place, self.arrival, self.key)
+        return (Rank.OTHER - self.traits.rank, -self.priority, *place, self.key)
 
     @property
     def own_place(self) -> Place:
-        """Its place by the job's own priority and arrival."""
-        return (-self.traits.queue_priority, self.arrival)
+        """Its place by the job's own priority, arrival and key."""
+        return (-self.traits.queue_priority, self.arrival, self.key)
 
     @property
     def users(self) -> tuple[User, ...]:

@@ -10,8 +10,8 @@ priority:
    turns.
 3. The gangs of one user in one queue stay in the order of their own priorities and arrival.
 
-The first rule is the bound on waiting: a user starts a gang from each queue at least once per `fair_wait_max_s`, as
-soon as the gangs in front of it, at most one of each other user, have started.
+The first rule is the bound on waiting. After `fair_wait_max_s` without a start, at most one gang of each other user is
+in front of a user's first gang in a queue.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def fair_places(
         teams[-gang.traits.rank, -gang.priority, gang.team].append(gang)
     places: dict[str, Place] = {}
     for team in teams.values():
-        team.sort(key=_own_order)
+        team.sort(key=lambda gang: gang.own_place)
         if len({gang.users[0] for gang in team}) > 1:
             in_order = _by_usage(team, used, started, now, wait_max_s)
             places.update((gang.key, at.own_place) for gang, at in zip(in_order, team, strict=True))
@@ -66,7 +66,7 @@ def fair_places(
 def _by_usage(
     team: list[Gang], used: Mapping[User, float], started: Mapping[_Turn, float], now: float, wait_max_s: float
 ) -> list[Gang]:
-    keys: list[tuple[bool, float, Place, str]] = []
+    keys: list[tuple[bool, float, Place]] = []
     seen: set[_Turn] = set()
     ahead: dict[User, float] = {}
     for gang in team:
@@ -76,13 +76,9 @@ def _by_usage(
         if gang.queued_as is not None and (turn := (user, gang.queued_as[0])) not in seen:
             seen.add(turn)
             overdue = now - max(gang.arrival, started.get(turn, 0.0)) >= wait_max_s
-        keys.append((not overdue, 0.0 if overdue else usage, gang.own_place, gang.key))
+        keys.append((not overdue, 0.0 if overdue else usage, gang.own_place))
         ahead[user] = usage + weight_of(gang) * PACE_S
     return [gang for _, gang in sorted(zip(keys, team, strict=True), key=lambda item: item[0])]
-
-
-def _own_order(gang: Gang) -> tuple[Place, str]:
-    return gang.own_place, gang.key
 
 
 class FairOrder:
