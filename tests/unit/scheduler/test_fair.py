@@ -40,8 +40,7 @@ class FairWorld(World):
 
     def decide(self) -> Any:
         self.state.snapshot(self.now)
-        while self.fair.apply(self.state, self.settings, self.now):
-            pass
+        self.fair.apply_all(self.state, self.settings, self.now)
         return super().decide()
 
     def end(self, name: str) -> None:
@@ -129,6 +128,7 @@ def test_a_job_without_submitter_counts_for_its_namespace_with_all_jobs_there() 
     usage = Usage()
     for name, user in (("a", "ann"), ("b", "bob"), ("c", "")):
         usage.add_ended(ended(name, user, hours=1), START)
+    usage.set_half_life(DAY_S)
     totals = usage.totals(START)
     assert totals[("namespace", "default")] == pytest.approx(3 * totals[ANN])
     gangs = [waiting("unnamed", "", START), waiting("named", "ann", START + 1)]
@@ -315,12 +315,21 @@ def ended(name: str, user: str, *, hours: float, gpus: int = 8, ago_s: float = 0
 def test_usage_decays_by_half_in_a_half_life() -> None:
     usage = Usage()
     usage.add_ended(ended("a", "ann", hours=1), START)
+    usage.set_half_life(DAY_S)
     now = usage.totals(START)[ANN]
     assert 0.98 * 8 * 3600 < now <= 8 * 3600
     assert usage.totals(START + DAY_S)[ANN] == pytest.approx(now / 2)
     late = Usage()
     late.add_ended(ended("a", "ann", hours=1, ago_s=DAY_S), START)
+    late.set_half_life(DAY_S)
     assert late.totals(START)[ANN] == pytest.approx(now / 2)
+
+
+def test_the_configured_half_life_applies_to_jobs_that_ended_before_it_was_known() -> None:
+    usage = Usage()
+    usage.add_ended(ended("a", "ann", hours=1, ago_s=DAY_S), START)
+    usage.set_half_life(DAY_S / 24)
+    assert usage.totals(START)[ANN] < 0.01
 
 
 def test_running_gangs_count_until_they_end_and_not_while_they_wait() -> None:
@@ -361,6 +370,7 @@ def test_a_new_leader_knows_the_usage_of_running_and_ended_jobs() -> None:
 def test_jobs_without_a_valid_run_do_not_count(changes: dict[str, Any]) -> None:
     usage = Usage()
     usage.add_ended(ended("a", "ann", **changes), START)
+    usage.set_half_life(DAY_S)
     assert usage.totals(START) == {}
 
 
@@ -368,6 +378,7 @@ def test_past_usage_is_bounded() -> None:
     usage = Usage()
     for at in range(USERS_MAX + 5):
         usage.add_ended(ended(f"j{at}", f"u{at}", hours=1 + at / 1000), START)
+    usage.set_half_life(DAY_S)
     usage.forget_old(START, DAY_S)
     totals = usage.totals(START)
     assert len(totals) == USERS_MAX

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from muster.cli.errors import BadInput, ExitCode
+from muster.cli.input_file import read_text
 
 if TYPE_CHECKING:
     import yaml
@@ -62,16 +62,6 @@ def read_policy_file(file: str) -> Policy:
         return read_policy(text, Path(file).name)
     except ConfigTextError as error:
         raise BadInput(f"the policy cannot be used\n{error}", f"{_PAGES['policy']} describes the fields") from error
-
-
-def read_text(file: str) -> str:
-    """Read a file, or standard input for `-`. Raises BadInput."""
-    try:
-        return sys.stdin.buffer.read().decode() if file == "-" else Path(file).read_bytes().decode()
-    except OSError as error:
-        raise BadInput(f"cannot read {file}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{file} is not text: {error.reason} at byte {error.start}", "write YAML in UTF-8") from error
 
 
 def _check(kind: str, text: str | yaml.Node, file: str) -> tuple[str, str]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from muster.api.scheduling import ORDERS, POLICIES, BackfillPolicy, QueueOrder
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobs.job_names import JOB_NAMES, job_argument, job_names
 from muster.cli.names import NODE_NAMES
-from muster.cli.output import output_option, print_data, say
+from muster.cli.output import note, output_option, print_data, say
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from muster.kube.client import Client
     from muster.kube.objects.node import Node
     from muster.kube.objects.pod import Pod
+    from muster.scheduler.config import SchedulerConfig
+    from muster.scheduler.explain.dry_run import DryRun
     from muster.scheduler.explain.why_waiting import Explanation
     from muster.scheduler.gangs.gang import Gang
+    from muster.scheduler.plan import Settings
     from muster.scheduler.state import ClusterState
 
 
@@ -34,6 +38,29 @@ class Changes(NamedTuple):
     plus_nodes: int = 0
     without_nodes: tuple[str, ...] = ()
     if_ended: tuple[str, ...] = ()
+
+
+class Supposed(NamedTuple):
+    """Settings of the scheduler that a dry run assumes."""
+
+    policy: BackfillPolicy | None = None
+    order: QueueOrder | None = None
+    config: SchedulerConfig | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a dry run."""
+        return any(each is not None for each in self)
+
+    def over(self, settings: Settings) -> Settings:
+        """Return the settings of the cluster with these in their place."""
+        from msgspec.structs import replace
+
+        if self.config is not None:
+            settings = self.config.applied_to(settings)
+        if self.policy is not None:
+            settings = replace(settings, policy=self.policy, pool_policies={})
+        return replace(settings, order=self.order) if self.order is not None else settings
 
 
 @click.command()
@@ -51,6 +78,14 @@ class Changes(NamedTuple):
     callback=JOB_NAMES,
     help="Assume that this job has ended.",
 )
+@click.option("--policy", type=click.Choice(POLICIES), help="Dry run: assume this backfill policy in every pool.")
+@click.option("--order", type=click.Choice(ORDERS), help="Dry run: assume this order of the queue.")
+@click.option(
+    "--settings",
+    "settings_file",
+    metavar="FILE",
+    help="Dry run: assume the scheduler.yaml in FILE, and print its errors; - reads stdin.",
+)
 @output_option("json", "yaml")
 @cluster_options()
 def command(
@@ -59,6 +94,9 @@ def command(
     plus_nodes: int,
     without_node: tuple[str, ...],
     if_ended: tuple[str, ...],
+    policy: BackfillPolicy | None,
+    order: QueueOrder | None,
+    settings_file: str | None,
     output: str,
     target: Target,
 ) -> int:
@@ -67,18 +105,36 @@ def command(
     NAME may also be that of a Job, StatefulSet, JobSet, MPIJob, RayCluster or PodGroup whose pods Muster schedules.
 
     The answer is the scheduler's own decision for the present cluster, or for the cluster after the assumed changes.
+
+    With --policy, --order or --settings, it also lists the jobs that the scheduler would start now with these settings.
+    NAME is optional then. Nothing is changed.
     """
-    if bool(name) == bool(file):
+    supposed = Supposed(policy, order, _settings(settings_file) if settings_file else None)
+    if (name and file) or not (name or file or supposed.any):
         raise BadInput("name a job, or a manifest with --file", "muster explain train, or muster explain -f job.yaml")
     cluster = resolve(target)
     job = _read(file, cluster.namespace) if file else None
-    explanation = asyncio.run(_explain(cluster, name or "", job, Changes(plus_nodes, without_node, if_ended)))
+    changes = Changes(plus_nodes, without_node, if_ended)
+    explanation, dry = asyncio.run(_explain(cluster, name or "", job, changes, supposed))
     if output:
-        print_data(explanation.data(), output)
-    else:
-        for line in explanation.lines():
-            say(line)
+        data = explanation.data() if explanation is not None else {}
+        print_data(data | {"dryRun": dry.data()} if dry is not None else data, output)
+        return ExitCode.DONE
+    for line in (*(explanation.lines() if explanation is not None else ()), *(dry.lines() if dry is not None else ())):
+        say(line)
     return ExitCode.DONE
+
+
+def _settings(file: str) -> SchedulerConfig:
+    """Read a scheduler.yaml. Raises BadInput with each line that is wrong."""
+    from muster.api.configtext import ConfigTextError
+    from muster.cli.input_file import read_text
+    from muster.scheduler.config import PAGE, parse_config
+
+    try:
+        return parse_config(read_text(file), "<stdin>" if file == "-" else file)
+    except ConfigTextError as error:
+        raise BadInput(f"the settings cannot be used\n{error}", f"{PAGE} describes the fields") from error
 
 
 def _read(file: str, namespace: str) -> TrainingJob:
@@ -104,34 +160,74 @@ async def read_trusting(client: Client) -> str | None:
     return SYSTEM_NAMESPACE if required else None
 
 
-async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
-    from muster.cli.jobs.watch import get_job
+async def _read_settings(client: Client, team_key: str, trusting: str | None) -> Settings:
+    """Return the settings of the scheduler, as the ConfigMap configures them. Print a note if they are not known."""
+    from muster.api.names import SYSTEM_NAMESPACE
+    from muster.kube.errors import ApiError, BadConfig
+    from muster.kube.objects.core import ConfigMap
+    from muster.scheduler.config import CONFIG_MAP, read_config
+    from muster.scheduler.plan import Settings
+
+    settings = Settings(team_key=team_key, preflight_required=trusting is not None)
+    try:
+        listed = await client.list(ConfigMap, SYSTEM_NAMESPACE, field_selector=f"metadata.name={CONFIG_MAP}")
+        config = read_config(listed.items[0] if listed.items else None)
+    except ApiError:
+        note(f"cannot read ConfigMap {CONFIG_MAP}; assuming its defaults")
+    except BadConfig as error:
+        note(
+            f"ConfigMap {CONFIG_MAP} is not valid; assuming its defaults. The scheduler keeps older settings.\n{error}"
+        )
+    else:
+        return config.applied_to(settings) if config is not None else settings
+    return settings
+
+
+async def _explain(
+    cluster: Cluster, name: str, job: TrainingJob | None, changes: Changes, supposed: Supposed
+) -> tuple[Explanation | None, DryRun | None]:
+    """Return the explanation of the job, if there is one, and of the settings that the user assumes."""
     from muster.cli.teams.team_key import read_team_key
     from muster.kube.objects.node import Node
+    from muster.scheduler.explain.dry_run import dry_run
     from muster.scheduler.explain.hypothetical import suppose_placed
     from muster.scheduler.explain.loading import load_state
     from muster.scheduler.explain.why_waiting import Explanation, explain
+    from muster.scheduler.queue.fair import FairOrder
 
-    namespace = supposed.namespace if supposed else cluster.namespace
+    namespace = job.namespace if job else cluster.namespace
     async with cluster.client() as client:
-        team_key = await read_team_key(client)
-        state = await load_state(client, team_key, await read_trusting(client))
+        team_key, trusting = await read_team_key(client), await read_trusting(client)
+        settings = await _read_settings(client, team_key, trusting)
+        state = await load_state(client, team_key, trusting)
         now = time.time()
         _take_away(state, changes, namespace, now)
         found: Gang | Explanation | None = None
-        if not supposed:
+        if name:
             found = await _find(client, state, namespace, name, now)
-        if found is None:
-            job = supposed or await get_job(client, namespace, name)
-            found = _supposed(state, job, now, team_key, (await client.list_all(Node)).items)
-    if isinstance(found, Explanation):
-        return found
+        if found is None and (name or job):
+            wanted = job or await _get(client, namespace, name)
+            found = _supposed(state, wanted, now, team_key, (await client.list_all(Node)).items)
+    in_force, dry = supposed.over(settings), None
+    if supposed.any:
+        dry = dry_run(state, in_force, settings, now)
+    else:
+        state.snapshot(now)
+        FairOrder().apply_all(state, settings, now)
+    if found is None or isinstance(found, Explanation):
+        return found, dry
     gang = found
     _add(state, gang, changes)
     changed = changes != Changes()
     if changed:
-        suppose_placed(state, gang, now=now)
-    return explain(state.snapshot(), gang, now=now, supposed=changed)
+        suppose_placed(state, gang, now=now, settings=in_force)
+    return explain(state.snapshot(), gang, now=now, supposed=changed, settings=in_force), dry
+
+
+async def _get(client: Client, namespace: str, name: str) -> TrainingJob:
+    from muster.cli.jobs.watch import get_job
+
+    return await get_job(client, namespace, name)
 
 
 async def _find(

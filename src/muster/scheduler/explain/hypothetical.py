@@ -5,11 +5,11 @@ from __future__ import annotations
 from muster.kube.objects.container import QuantityValue
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeCondition, NodeSpec, NodeStatus
-from muster.scheduler.decide import decide
+from muster.scheduler.decide import DEFAULTS, decide
 from muster.scheduler.explain.what_if import best_kind
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.memo import matcher_for
-from muster.scheduler.plan import WritePlacement
+from muster.scheduler.plan import Settings, WritePlacement
 from muster.scheduler.pods.resources import WHOLE
 from muster.scheduler.state import ClusterState
 
@@ -54,8 +54,8 @@ def suppose_ended(state: ClusterState, gang: Gang, *, now: float) -> None:
         state.remove_pod(uid, now)
 
 
-def suppose_placed(state: ClusterState, gang: Gang, *, now: float) -> None:
+def suppose_placed(state: ClusterState, gang: Gang, *, now: float, settings: Settings = DEFAULTS) -> None:
     """Place all other gangs as the next plan would. Earlier gangs get the added nodes first."""
-    for action in decide(state.snapshot(), now).actions:
+    for action in decide(state.snapshot(), now, settings).actions:
         if isinstance(action, WritePlacement) and action.gang != gang.key:
             state.begin_write(state.gangs[action.gang], action.placement)

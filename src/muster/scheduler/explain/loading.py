@@ -62,6 +62,7 @@ async def load_state(client: Client, team_key: str = LABEL_TEAM, trusting: str |
     for node in nodes.items:
         state.set_node(node)
     for job in jobs.items:
+        state.usage.add_ended(job, now)
         state.jobs.set(job.uid, job_facts(job))
     state.jobs.synced()
     for placement in placements.items:

@@ -48,7 +48,8 @@ class Usage:
     """Usage of all users. It is a part of `ClusterState`."""
 
     def __init__(self) -> None:
-        self.half_life_s = HALF_LIFE_S
+        self._half_life_s = HALF_LIFE_S
+        self._ended: list[tuple[tuple[User, ...], float, float, float]] = []
         self.started: dict[tuple[User, QueueKey], float] = {}
         """When the last gang of each user was started from each queue, except backfilled ones."""
         self._past: dict[User, tuple[float, float]] = {}
@@ -81,14 +82,25 @@ class Usage:
             self._running[gang.key] = running
 
     def add_ended(self, job: TrainingJob, now: float) -> None:
-        """Count a job that had ended before this process knew it, from its first start to its end."""
+        """Count a job that had ended before this process knew it, from its first start to its end.
+
+        It counts from the next `set_half_life` on.
+        """
         status = job.status
         began, ended = seconds(status.start_time), seconds(status.completion_time)
         if status.phase not in ENDED_PHASES or not 0 < began < ended:
             return
         weight = (status.size or job.spec.replicas) * (job.gpus or NO_GPU)
-        for each in users_of(job.namespace, job.metadata.annotations.get(ANNOTATION_SUBMITTER, "")):
-            self._add(each, weight * self._decayed_s(ended - began), min(ended, now))
+        users = users_of(job.namespace, job.metadata.annotations.get(ANNOTATION_SUBMITTER, ""))
+        self._ended.append((users, weight, began, min(ended, now)))
+
+    def set_half_life(self, half_life_s: float) -> None:
+        """Set the time after which usage counts half as much. Usage that has decayed already stays as it is."""
+        self._half_life_s = half_life_s
+        for users, weight, began, ended in self._ended:
+            for user in users:
+                self._add(user, weight * self._decayed_s(ended - began), ended)
+        self._ended.clear()
 
     def totals(self, now: float) -> Mapping[User, float]:
         """Return the decayed GPU-seconds of each user, with the gangs that run now."""
@@ -120,10 +132,10 @@ class Usage:
 
     def _decayed_s(self, span_s: float) -> float:
         """Return the integral of the decay over the last `span_s`: the seconds that still count."""
-        return self.half_life_s / math.log(2.0) * (1.0 - math.exp2(-max(0.0, span_s) / self.half_life_s))
+        return self._half_life_s / math.log(2.0) * (1.0 - math.exp2(-max(0.0, span_s) / self._half_life_s))
 
     def _aged(self, used: float, at: float, now: float) -> float:
-        return used * math.exp2(-max(0.0, now - at) / self.half_life_s)
+        return used * math.exp2(-max(0.0, now - at) / self._half_life_s)
 
 
 def weight_of(gang: Gang) -> float:

@@ -92,27 +92,29 @@ class FairOrder:
     def apply(self, state: ClusterState, settings: Settings, now: float) -> bool:
         """Move gangs whose place changed, at most `MOVES_MAX` of them. Return whether more gangs have to be moved."""
         fair = settings.order == "fair"
-        if not (fair or self._in_use):
-            return False
         if not 0.0 <= self._next - now <= PACE_S or fair is not self._in_use:
+            state.usage.set_half_life(settings.usage_half_life_s)
+            state.usage.forget_old(now, settings.fair_wait_max_s)
+            self._moves = list(_moves(state, settings, now)) if fair or self._in_use else []
             self._next, self._in_use = now + PACE_S, fair
-            self._moves = list(_moves(state, settings, now))
         moves, self._moves = self._moves[:MOVES_MAX], self._moves[MOVES_MAX:]
         for gang, place in moves:
             if gang.queued_as is not None:
                 state.set_place(gang, place)
         return bool(self._moves)
 
+    def apply_all(self, state: ClusterState, settings: Settings, now: float) -> None:
+        """Move all gangs whose place changed, for commands that plan once."""
+        while self.apply(state, settings, now):
+            pass
+
 
 def _moves(state: ClusterState, settings: Settings, now: float) -> Iterable[tuple[Gang, Place | None]]:
-    usage = state.usage
-    usage.half_life_s = settings.usage_half_life_s
-    usage.forget_old(now, settings.fair_wait_max_s)
     places: Mapping[str, Place] = {}
     gangs = {gang.key: gang for gang in state.queued()}
     if settings.order == "fair":
-        used = usage.totals(now)
-        places = fair_places(gangs.values(), used, usage.started, now, settings.fair_wait_max_s)
+        usage = state.usage
+        places = fair_places(gangs.values(), usage.totals(now), usage.started, now, settings.fair_wait_max_s)
     for key, place in places.items():
         if gangs[key].place != place:
             yield gangs[key], place
