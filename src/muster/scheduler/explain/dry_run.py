@@ -1,6 +1,7 @@
 """Dry run: which gangs the scheduler would start now with other settings.
 
-It plans on the same snapshot, and writes nothing. The nodes are those of the present cluster. So gangs that run now, backfilled or not, hold their nodes in both plans.
+It plans on the same snapshot, and writes nothing. The nodes are those of the present cluster. So gangs that run now,
+backfilled or not, hold their nodes in both plans.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def dry_run(state: ClusterState, settings: Settings, cluster: Settings, now: flo
     """Plan with these settings and with those of the cluster. Afterwards the queue has the order of `settings`.
 
     Args:
-        state: the cluster, which this process must own: its queue is ordered anew for each plan.
+        state: the cluster, which this process must own: each plan sorts its queue again.
         settings: settings that are tried out.
         cluster: the settings of the cluster.
         now: seconds since the epoch.
