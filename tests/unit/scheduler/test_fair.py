@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from muster.api.names import ANNOTATION_SUBMITTER
 from muster.api.training_job import TrainingJob
 from muster.kube.objects.struct import from_dict
+from muster.scheduler.gangs.accounts import Account
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.priority import JobFacts, Traits
-from muster.scheduler.gangs.usage import USERS_MAX, Usage
-from muster.scheduler.gangs.users import User
+from muster.scheduler.gangs.usage import ACCOUNTS_MAX, Usage
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.queue.fair import MOVES_MAX, PACE_S, FairOrder, fair_places
 from tests.unit.scheduler.world import START, World, when
 
 DAY_S = 86_400.0
-ANN: User = ("user", "ann")
-BOB: User = ("user", "bob")
+ANN: Account = ("user", "ann")
+BOB: Account = ("user", "bob")
 
 
 class FairWorld(World):
@@ -83,10 +83,10 @@ def waiting(
 
 def ordered(
     gangs: list[Gang],
-    used: dict[User, float],
+    used: dict[Account, float],
     *,
     now: float = START,
-    started: dict[tuple[User, frozenset[int]], float] | None = None,
+    started: dict[tuple[Account, frozenset[int]], float] | None = None,
 ) -> list[str]:
     for key, place in fair_places(gangs, used, started or {}, now, DAY_S).items():
         next(gang for gang in gangs if gang.key == key).place = place
@@ -160,7 +160,7 @@ gang_lists = st.lists(
 @given(gang_lists, st.dictionaries(st.sampled_from([ANN, BOB, ("namespace", "default")]), st.floats(0, 1e6)))
 @settings(max_examples=100, deadline=None)
 def test_teams_keep_their_places_and_the_order_is_stable(
-    drawn: list[tuple[str, str, int, int, float]], used: dict[User, float]
+    drawn: list[tuple[str, str, int, int, float]], used: dict[Account, float]
 ) -> None:
     gangs = [
         waiting(f"g{at}", user, START + arrival, team=team, own=own, priority=priority)
@@ -174,7 +174,7 @@ def test_teams_keep_their_places_and_the_order_is_stable(
     by_name = {gang.name: gang for gang in gangs}
     for one, two in pairwise(first):
         a, b = by_name[one], by_name[two]
-        if (a.users, a.team, a.priority) == (b.users, b.team, b.priority):
+        if (a.accounts, a.team, a.priority) == (b.accounts, b.team, b.priority):
             assert a.own_place < b.own_place
 
 
@@ -376,12 +376,12 @@ def test_jobs_without_a_valid_run_do_not_count(changes: dict[str, Any]) -> None:
 
 def test_past_usage_is_bounded() -> None:
     usage = Usage()
-    for at in range(USERS_MAX + 5):
+    for at in range(ACCOUNTS_MAX + 5):
         usage.add_ended(ended(f"j{at}", f"u{at}", hours=1 + at / 1000), START)
     usage.set_half_life(DAY_S)
     usage.forget_old(START, DAY_S)
     totals = usage.totals(START)
-    assert len(totals) == USERS_MAX
+    assert len(totals) == ACCOUNTS_MAX
     assert ("user", "u0") not in totals
     usage.forget_old(START + 60 * DAY_S, DAY_S)
     assert usage.totals(START) == {}

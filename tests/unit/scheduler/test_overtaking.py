@@ -248,3 +248,22 @@ def test_after_its_clock_was_set_back_the_head_does_not_wait_for_a_time_to_come(
     end(world, "running")
     run_and_leave(world)
     assert len(world.nodes_of("head")) == 3
+
+
+def test_changed_settings_apply_only_to_gangs_that_are_backfilled_later() -> None:
+    world = waiting_head(backfill_min_run_s=100.0)
+    add_restartable(world, "small")
+    world.run()
+    began = world.now
+    backfill = world.placements["default/small"].spec.backfill
+    assert backfill is not None
+    assert (backfill.min_run_seconds, backfill.delay_seconds) == (100.0, 120.0)
+    world.settings = msgspec.structs.replace(world.settings, backfill_min_run_s=1.0, policy="strict")
+    world.forget_all()  # a new leader keeps the promise too
+    world.now = began + 50
+    end(world, "running")
+    world.run()
+    assert leaving(world, "small") == ""
+    world.now = began + 101
+    world.run()
+    assert leaving(world, "small") == "Backfilled"

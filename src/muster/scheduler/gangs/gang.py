@@ -13,11 +13,11 @@ from muster.api.placement import Placement
 from muster.kube.objects.meta import OwnerReference
 from muster.kube.objects.pod import Pod
 from muster.scheduler.forecast.likeness import Likeness
+from muster.scheduler.gangs.accounts import Account, accounts_of
 from muster.scheduler.gangs.adapters import described
 from muster.scheduler.gangs.adapters.membership import Membership, WorkloadRef
 from muster.scheduler.gangs.members import Roster
 from muster.scheduler.gangs.priority import JobFacts, Rank, Traits, traits_of
-from muster.scheduler.gangs.users import User, users_of
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.reasons import Reason, Why
 
@@ -210,9 +210,9 @@ class Gang:
         return (-self.traits.queue_priority, self.arrival, self.key)
 
     @property
-    def users(self) -> tuple[User, ...]:
-        """Whose usage it counts as; the first is the user by whom the queue is ordered."""
-        return users_of(self.namespace, self.job.submitter if self.job is not None else "")
+    def accounts(self) -> tuple[Account, ...]:
+        """The accounts to which its usage is charged; the first is its user, by whom the queue is ordered."""
+        return accounts_of(self.namespace, self.job.submitter if self.job is not None else "")
 
     @property
     def borrows(self) -> bool:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from muster.api.names import ANNOTATION_SUBMITTER
 from muster.api.training_job import TrainingJob
+from muster.scheduler.gangs.accounts import Account, accounts_of
 from muster.scheduler.gangs.gang import Gang, seconds
 from muster.scheduler.gangs.priority import ENDED_PHASES
-from muster.scheduler.gangs.users import User, users_of
 from muster.scheduler.pods.resources import gpus
 
 HALF_LIFE_S = 86_400.0
-USERS_MAX = 10_000
-"""Maximum number of users whose past usage is kept. Those with the least usage are dropped first."""
+ACCOUNTS_MAX = 10_000
+"""Maximum number of accounts whose past usage is kept. Those with the least usage are dropped first."""
 NO_GPU = 0.01
 """Weight of a pod without GPUs, so that there is also an order where no pod has GPUs."""
 _NEGLIGIBLE = 1.0
@@ -35,24 +35,24 @@ QueueKey = frozenset[int]
 class _Running:
     """Nodes that a gang holds: its weight since a time, and what was known about its user's last start."""
 
-    users: tuple[User, ...]
+    accounts: tuple[Account, ...]
     weight: float
     since: float
     placed: object
-    turn: tuple[User, QueueKey] | None = None
+    turn: tuple[Account, QueueKey] | None = None
     turn_before: float = 0.0
     began: float = 0.0
 
 
 class Usage:
-    """Usage of all users. It is a part of `ClusterState`."""
+    """Usage of all accounts. It is a part of `ClusterState`."""
 
     def __init__(self) -> None:
         self._half_life_s = HALF_LIFE_S
-        self._ended: list[tuple[tuple[User, ...], float, float, float]] = []
-        self.started: dict[tuple[User, QueueKey], float] = {}
+        self._ended: list[tuple[tuple[Account, ...], float, float, float]] = []
+        self.started: dict[tuple[Account, QueueKey], float] = {}
         """When the last gang of each user was started from each queue, except backfilled ones."""
-        self._past: dict[User, tuple[float, float]] = {}
+        self._past: dict[Account, tuple[float, float]] = {}
         self._running: dict[str, _Running] = {}
 
     def look(self, gang: Gang, now: float) -> None:
@@ -72,11 +72,11 @@ class Usage:
                 self.started[known.turn] = known.turn_before
         if weight:
             placed = gang.placed if certain and gang.placed else None
-            running = _Running(gang.users, weight, since, placed, began=began)
+            running = _Running(gang.accounts, weight, since, placed, began=began)
             if known is not None:
                 running.turn, running.turn_before = known.turn, known.turn_before
             elif gang.queued_as is not None and not gang.backfilled:
-                running.turn = (running.users[0], gang.queued_as[0])
+                running.turn = (running.accounts[0], gang.queued_as[0])
                 running.turn_before = self.started.get(running.turn, 0.0)
                 self.started[running.turn] = now
             self._running[gang.key] = running
@@ -91,44 +91,44 @@ class Usage:
         if status.phase not in ENDED_PHASES or not 0 < began < ended:
             return
         weight = (status.size or job.spec.replicas) * (job.gpus or NO_GPU)
-        users = users_of(job.namespace, job.metadata.annotations.get(ANNOTATION_SUBMITTER, ""))
-        self._ended.append((users, weight, began, min(ended, now)))
+        accounts = accounts_of(job.namespace, job.metadata.annotations.get(ANNOTATION_SUBMITTER, ""))
+        self._ended.append((accounts, weight, began, min(ended, now)))
 
     def set_half_life(self, half_life_s: float) -> None:
         """Set the time after which usage counts half as much. Usage that has decayed already stays as it is."""
         self._half_life_s = half_life_s
-        for users, weight, began, ended in self._ended:
-            for user in users:
-                self._add(user, weight * self._decayed_s(ended - began), ended)
+        for accounts, weight, began, ended in self._ended:
+            for account in accounts:
+                self._add(account, weight * self._decayed_s(ended - began), ended)
         self._ended.clear()
 
-    def totals(self, now: float) -> Mapping[User, float]:
-        """Return the decayed GPU-seconds of each user, with the gangs that run now."""
-        totals = {user: self._aged(used, at, now) for user, (used, at) in self._past.items()}
+    def totals(self, now: float) -> Mapping[Account, float]:
+        """Return the decayed GPU-seconds of each account, with the gangs that run now."""
+        totals = {account: self._aged(used, at, now) for account, (used, at) in self._past.items()}
         for running in self._running.values():
             used = running.weight * self._decayed_s(now - running.since)
-            for user in running.users:
-                totals[user] = totals.get(user, 0.0) + used
+            for account in running.accounts:
+                totals[account] = totals.get(account, 0.0) + used
         return totals
 
     def forget_old(self, now: float, turns_s: float) -> None:
         """Drop negligible usage, and starts longer ago than `turns_s`."""
-        past = {user: (self._aged(used, at, now), now) for user, (used, at) in self._past.items()}
-        past = {user: item for user, item in past.items() if item[0] >= _NEGLIGIBLE}
-        if len(past) > USERS_MAX:
-            past = dict(heapq.nlargest(USERS_MAX, past.items(), key=lambda item: (item[1][0], item[0])))
+        past = {account: (self._aged(used, at, now), now) for account, (used, at) in self._past.items()}
+        past = {account: item for account, item in past.items() if item[0] >= _NEGLIGIBLE}
+        if len(past) > ACCOUNTS_MAX:
+            past = dict(heapq.nlargest(ACCOUNTS_MAX, past.items(), key=lambda item: (item[1][0], item[0])))
         self._past = past
         self.started = {turn: at for turn, at in self.started.items() if now - at < turns_s}
 
     def _settle(self, running: _Running, now: float) -> None:
         used = running.weight * self._decayed_s(now - running.since)
-        for user in running.users:
-            self._add(user, used, now)
+        for account in running.accounts:
+            self._add(account, used, now)
 
-    def _add(self, user: User, used: float, at: float) -> None:
-        known, known_at = self._past.get(user, (0.0, at))
+    def _add(self, account: Account, used: float, at: float) -> None:
+        known, known_at = self._past.get(account, (0.0, at))
         later = max(at, known_at)
-        self._past[user] = (self._aged(known, known_at, later) + self._aged(used, at, later), later)
+        self._past[account] = (self._aged(known, known_at, later) + self._aged(used, at, later), later)
 
     def _decayed_s(self, span_s: float) -> float:
         """Return the integral of the decay over the last `span_s`: the seconds that still count."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from muster.scheduler.gangs.accounts import Account
 from muster.scheduler.gangs.gang import Gang, Place
 from muster.scheduler.gangs.usage import QueueKey, weight_of
-from muster.scheduler.gangs.users import User
 from muster.scheduler.plan import Settings
 from muster.scheduler.state import ClusterState
 
@@ -30,12 +30,12 @@ PACE_S = 60.0
 MOVES_MAX = 1000
 """Maximum number of gangs that one plan moves in the queue. The next plans move the others."""
 
-_Turn = tuple[User, QueueKey]
+_Turn = tuple[Account, QueueKey]
 
 
 def fair_places(
     gangs: Iterable[Gang],
-    used: Mapping[User, float],
+    used: Mapping[Account, float],
     started: Mapping[_Turn, float],
     now: float,
     wait_max_s: float,
@@ -46,7 +46,7 @@ def fair_places(
 
     Args:
         gangs: the waiting gangs.
-        used: decayed GPU-seconds of each user.
+        used: decayed GPU-seconds of each account.
         started: when the last gang of each user was started from each queue.
         now: seconds since the epoch.
         wait_max_s: a user whose gangs waited this long without a start goes first.
@@ -57,20 +57,20 @@ def fair_places(
     places: dict[str, Place] = {}
     for team in teams.values():
         team.sort(key=lambda gang: gang.own_place)
-        if len({gang.users[0] for gang in team}) > 1:
+        if len({gang.accounts[0] for gang in team}) > 1:
             in_order = _by_usage(team, used, started, now, wait_max_s)
             places.update((gang.key, at.own_place) for gang, at in zip(in_order, team, strict=True))
     return places
 
 
 def _by_usage(
-    team: list[Gang], used: Mapping[User, float], started: Mapping[_Turn, float], now: float, wait_max_s: float
+    team: list[Gang], used: Mapping[Account, float], started: Mapping[_Turn, float], now: float, wait_max_s: float
 ) -> list[Gang]:
     keys: list[tuple[bool, float, Place]] = []
     seen: set[_Turn] = set()
-    ahead: dict[User, float] = {}
+    ahead: dict[Account, float] = {}
     for gang in team:
-        user = gang.users[0]
+        user = gang.accounts[0]
         usage = ahead.get(user, used.get(user, 0.0))
         overdue = False
         if gang.queued_as is not None and (turn := (user, gang.queued_as[0])) not in seen:
