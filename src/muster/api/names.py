@@ -49,6 +49,8 @@ TAINT_PREFLIGHT: Final = "muster.dev/preflight"
 A node without this taint is not trusted for that reason alone.
 """
 PREFLIGHT_PENDING: Final = "pending"
+TAINT_JOINING: Final = "muster.dev/joining"
+"""On new nodes that are not open to pods yet: `muster.dev/joining=pending:NoSchedule`."""
 LABEL_PREFLIGHT: Final = TAINT_PREFLIGHT
 """On pods that test their node: the level."""
 ANNOTATION_TESTED_WITHIN: Final = "muster.dev/tested-within-hours"

@@ -8,8 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from muster.api.configschema import schema
-from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
-from muster.fleet.joins.record import TAINT_JOINING
+from muster.api.names import TAINT_JOINING, TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.kube.objects.affinity import Toleration
 from muster.kube.objects.quantity import QuantityError, milli
 

@@ -37,6 +37,7 @@ from muster.scheduler.actions.volume_provisioning import Provisioner
 from muster.scheduler.actions.writer import PlacementAction, PlacementWriter
 from muster.scheduler.config import CONFIG_MAP, UNKNOWN, SchedulerConfig, read_config
 from muster.scheduler.decide import decide
+from muster.scheduler.explain.gpu_time import GpuTime
 from muster.scheduler.explain.queue_head_metrics import HeadNodes
 from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.gangs.gang import Gang
@@ -139,6 +140,7 @@ class SchedulerController:
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._head_nodes = HeadNodes(self._metrics)
+        self._gpu_time = GpuTime(self._metrics)
         self._marking = asyncio.Semaphore(MARKS_AT_ONCE)
         self._unmarked: dict[str, asyncio.Timeout] = {}
         self._loop = PlanLoop(NAME, fence_s=request_timeout_s, stall_s=STALL_S, progress=progress)
@@ -158,7 +160,7 @@ class SchedulerController:
         """
         await self._loop.begin(term)
         self.state, self._memo = self._empty(), EMPTY
-        self._fair, self._synced = FairOrder(), False
+        self._fair, self._gpu_time, self._synced = FairOrder(), GpuTime(self._metrics), False
         events = EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         )
@@ -320,6 +322,7 @@ class SchedulerController:
         took_s = time.perf_counter() - started
         self._metrics.planned(plan, took_s, now)
         self._head_nodes.look(snapshot, plan, now)
+        self._gpu_time.look(snapshot, plan, now)
         self._metrics.count_teams(self.state.teams)
         if self._lacks is not None:
             self._lacks(tuple(lacking(snapshot, plan)))
@@ -358,6 +361,8 @@ class SchedulerController:
     async def _evict(self, action: TryEviction | EvictMember, gang: Gang) -> None:
         if isinstance(action, EvictMember):
             refused, by = await self._evictor.evict(action), None
+            if not refused and gang.placement is None and gang.backfilled:  # a single pod has no Placement
+                self._metrics.backfill_asks.inc()
             until = self._clock() + SPARED_S
         else:
             refused, by = await self._evictor.try_all(action), self.state.gangs.get(action.by)
@@ -370,6 +375,8 @@ class SchedulerController:
         if not await (self._mark_bound(action) if isinstance(action, MarkBound) else self._writer.write(action)):
             return
         if isinstance(action, TellToLeave):
+            if action.reason == "Backfilled":
+                self._metrics.backfill_asks.inc()
             self._reporter.preempting(gang, action.message)
         elif isinstance(action, StayOn):
             until = self._clock() + SPARED_S

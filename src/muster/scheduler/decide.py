@@ -74,6 +74,7 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS, memo: 
         draft.starts,
         tuple(demands(snapshot, draft.waiting)),
         draft.searches,
+        tuple(draft.delayed),
         remember(snapshot, draft.recalled),
     )
 
@@ -267,10 +268,13 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
     draft.searched.add(gang.key)
     made = make_room(draft, gang, groups, closed=closed, spared=resting)
     if made is not None:
+        if any(other.key in rests for other in made.victims):
+            draft.delayed.append(gang.key)
         _take_over(draft, gang, made)
         return True
     made = make_room(draft, gang, groups, closed=closed) if resting else None
     if made is not None:
+        draft.delayed.append(gang.key)
         draft.kept.now_due(groups)
         wake(draft, max(rests.get(other.key, 0.0) for other in made.victims))
     return False

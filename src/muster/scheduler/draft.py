@@ -36,6 +36,7 @@ class Draft:
         short: gangs that lack nodes, in queue order. For each: its slots by class, and whether it had lost nodes.
         searches: failed searches for victims, by gang; None if the next search may run at once.
         searched: gangs for which this plan has searched for victims before it backfilled gangs.
+        delayed: gangs that would start now if no gang were backfilled on their nodes.
         giving_back: gangs in `short` that give up their placement if the search finds no victims.
     """
 
@@ -55,6 +56,7 @@ class Draft:
     kept: Reservations = field(init=False)
     short: list[tuple[Gang, Groups, bool]] = field(default_factory=list)
     searched: set[str] = field(default_factory=set)
+    delayed: list[str] = field(default_factory=list)
     giving_back: set[str] = field(default_factory=set)
     searches: dict[str, FailedSearch | None] = field(default_factory=dict)
 

@@ -17,6 +17,8 @@ from muster.scheduler.reasons import NodeWhy, Why
 
 _PLAN_SECONDS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
+_DELAY_SECONDS = (1.0, 5.0, 15.0, 30.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0, 1800.0)
+
 
 class SchedulerMetrics:
     """Metrics of one registry. Get them with `scheduler_metrics`."""
@@ -66,6 +68,29 @@ class SchedulerMetrics:
         )
         self.last_plan = Gauge(
             "muster_scheduler_last_plan_timestamp_seconds", "Time when a plan was last carried out.", registry=registry
+        )
+        self.backfilled_gpu_seconds = Counter(
+            "muster_scheduler_backfilled_gpu_seconds_total",
+            "GPU-seconds of gangs that were backfilled on reserved nodes.",
+            registry=registry,
+        )
+        self.idle_gpu_seconds = Counter(
+            "muster_scheduler_idle_while_waiting_gpu_seconds_total",
+            "GPU-seconds of idle GPUs while gangs with GPUs waited for nodes, by the reason why none used them: "
+            "reserved, fragmented, untested, quarantined, constraint.",
+            ["reason"],
+            registry=registry,
+        )
+        self.backfill_asks = Counter(
+            "muster_scheduler_backfill_asks_total",
+            "Requests to backfilled gangs to leave reserved nodes.",
+            registry=registry,
+        )
+        self.backfill_delay = Histogram(
+            "muster_scheduler_backfill_delay_seconds",
+            "How much later gangs started because others were backfilled on their nodes.",
+            buckets=_DELAY_SECONDS,
+            registry=registry,
         )
         self.config_broken = Gauge(
             "muster_scheduler_config_broken", "1 while the ConfigMap muster-scheduler has errors.", registry=registry

@@ -191,6 +191,7 @@ class Plan(msgspec.Struct, frozen=True):
         starts: when waiting gangs start, by key; unknown for gangs that are missing here.
         demands: conditions for cluster autoscalers.
         searches: this plan's failed searches for victims, for `ClusterState.searched`; None: search again at once.
+        delayed: keys of gangs that would start now if no gang were backfilled on their nodes.
         memo: argument of the next call of `decide`, to save work.
     """
 
@@ -201,4 +202,5 @@ class Plan(msgspec.Struct, frozen=True):
     starts: Mapping[str, Start] = {}
     demands: tuple[Demand, ...] = ()
     searches: Mapping[str, FailedSearch | None] = {}
+    delayed: tuple[str, ...] = ()
     memo: Memo = EMPTY

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
+from muster.api.names import TAINT_JOINING
 from muster.fleet.joins.account import account_of
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.joins.pace import Verdict
-from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, TAINT_JOINING, record_of
+from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, record_of
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, TooManyRequests

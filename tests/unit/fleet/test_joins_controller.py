@@ -11,11 +11,12 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from muster.api.names import TAINT_JOINING
 from muster.embedded.apiserver.request import Request
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.joins.pace import Verdict
-from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, ANNOTATION_JOIN_RECORD, TAINT_JOINING
+from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, ANNOTATION_JOIN_RECORD
 from muster.kube.errors import Unavailable
 from muster.sim import nodeobjects
 from muster.sim.virtual.cluster import VirtualCluster

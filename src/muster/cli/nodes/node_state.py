@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from muster.api.names import LABEL_BALLOON, TAINT_PREFLIGHT, TAINT_QUARANTINE
+from muster.api.names import LABEL_BALLOON, TAINT_JOINING, TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.api.node_remediation import NodeRemediation
 from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
 from muster.fleet.joins.account import JoinAccount
-from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.remediation.ladder import states
 from muster.fleet.scaling.node_views import record_of
 from muster.fleet.scaling.status import PoolStatus, ScalingStatus

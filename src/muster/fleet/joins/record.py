@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from muster.api.names import TAINT_JOINING
 from muster.fleet.joins.pace import Pace
 from muster.fleet.joins.snapshot import JoiningNode
 from muster.fleet.nodes.node import read
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.node import Node, Taint
 
-TAINT_JOINING = "muster.dev/joining"
 ANNOTATION_JOIN_RECORD = "muster.dev/join-record"
 """Annotation of nodes (JSON): since when the node was held back, when and at which pace it was opened."""
 ANNOTATION_JOIN_PACE = "muster.dev/join-pace"

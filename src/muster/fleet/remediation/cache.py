@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from muster.api.names import LABEL_POOL, LABEL_TEAM, TAINT_PREFLIGHT, remediation_name
+from muster.api.names import LABEL_POOL, LABEL_TEAM, TAINT_JOINING, TAINT_PREFLIGHT, remediation_name
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
@@ -18,7 +18,6 @@ from muster.fleet.health.finding import Finding
 from muster.fleet.health.mesh import Report, report_of
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.record import finding_of
-from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.nodes.node import read
 from muster.fleet.remediation.decide import CONDITIONS
 from muster.fleet.remediation.evidence.dead_nodes import unreached
