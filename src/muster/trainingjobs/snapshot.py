@@ -150,6 +150,8 @@ CUT_TIMEOUT_S: Final = 3.0
 """The same after its connection broke, unless its node renews its Lease."""
 SETTLE_S: Final = 5.0
 """Evidence of the same incident arrives within this time; no job fails permanently before."""
+REJOIN_S: Final = 45.0
+"""A new controller waits this long for supervisors to report."""
 EXCLUSION_S: Final = 60.0
 
 

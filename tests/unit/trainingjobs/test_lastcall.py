@@ -111,6 +111,47 @@ def test_a_suspended_job_that_saves_nothing_ends_after_its_grace() -> None:
     assert len(world.actions(DeletePod)) == 2
 
 
+def with_new_leader(**spec: object) -> World:
+    """A suspended job that still saves; a new leader has heard none of its supervisors and no report."""
+    world = reporting(**spec)
+    assert world.job is not None
+    assert world.progress is not None
+    written = replace(world.progress, attempt=world.status.attempt)
+    world.job = replace(world.job, status=replace(world.status, progress=written))
+    world.now = float(int(world.now) + 1)
+    suspend(world)
+    world.control()
+    world.restart_controller()
+    world.progress = None
+    world.now += 2
+    return world
+
+
+def test_new_leader_lets_a_stopping_job_save_although_no_supervisor_has_reported_to_it() -> None:
+    world = with_new_leader(stopGraceSeconds=20)
+    assert asked(world)
+    assert world.actions(DeletePod) == []
+    world.checkpoint(9)
+    world.control()
+    assert len(world.actions(DeletePod)) == 2
+
+
+def test_new_leader_waits_no_longer_than_the_grace_of_a_stopping_job() -> None:
+    world = with_new_leader(stopGraceSeconds=20)
+    assert asked(world)
+    world.now += 20
+    world.control()
+    assert len(world.actions(DeletePod)) == 2
+
+
+def test_new_leader_stops_waiting_for_supervisors_that_do_not_come_back() -> None:
+    world = with_new_leader(stopGraceSeconds=600)
+    assert asked(world)
+    world.now += 46
+    world.control()
+    assert len(world.actions(DeletePod)) == 2
+
+
 def test_a_suspended_job_without_the_sdk_ends_at_once() -> None:
     world = reporting(stopGraceSeconds=20)
     world.progress = None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from muster.trainingjobs.faults.evidence import REJOIN_S
 from muster.trainingjobs.plan import DeletePod, WriteStatus
-from muster.trainingjobs.snapshot import CUT_TIMEOUT_S, EXCLUSION_S
+from muster.trainingjobs.snapshot import CUT_TIMEOUT_S, EXCLUSION_S, REJOIN_S
 from tests.unit.trainingjobs.world import World, make_job
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.pods.slots import Clock, Slot, in_contact
-from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.snapshot import REJOIN_S, JobSnapshot
 
 STOPPED_FOR: Final = ("Suspended", "Preempted")
 """Reasons of the condition Running of a job that is stopped on purpose."""
@@ -60,14 +60,28 @@ def stop_waits(snapshot: JobSnapshot, clock: Clock) -> bool:
     since = stopped.last_transition_time.timestamp()
     if not _keeps_checkpoints(snapshot) or _saved(snapshot, since) or clock.now < since:
         return False
-    if not any(each.state == "running" and each.attempt == job.status.attempt for each in snapshot.members.values()):
+    runs = any(each.state == "running" and each.attempt == job.status.attempt for each in snapshot.members.values())
+    if not runs and not _unheard(snapshot, clock):
         return False
     return not clock.passed(since + job.spec.stop_grace_seconds)
 
 
+def _unheard(snapshot: JobSnapshot, clock: Clock) -> bool:
+    """Returns whether supervisors of running pods have not reported to this leader yet, because it is new."""
+    if all(pod.uid in snapshot.members for pod in snapshot.pods if pod.status.phase == "Running"):
+        return False
+    return not clock.passed(snapshot.leading_since + REJOIN_S)
+
+
 def _keeps_checkpoints(snapshot: JobSnapshot) -> bool:
-    job = snapshot.job
-    return snapshot.progress is not None and (job.spec.checkpoint is not None or job.status.last_checkpoint is not None)
+    """Returns whether the attempt reports through the SDK and saves checkpoints.
+
+    A new leader has heard no report yet. Then the status says whether the attempt has reported.
+    """
+    status = snapshot.job.status
+    known = (status.progress, status.last_checkpoint)
+    reported = snapshot.progress or any(each is not None and each.attempt == status.attempt for each in known)
+    return bool(reported) and (snapshot.job.spec.checkpoint is not None or status.last_checkpoint is not None)
 
 
 def _saved(snapshot: JobSnapshot, since: float) -> bool:

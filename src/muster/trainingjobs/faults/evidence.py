@@ -16,7 +16,7 @@ from muster.trainingjobs.attempts.final_checkpoint import waits_for
 from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S, Evidence
 from muster.trainingjobs.observed import Fact
 from muster.trainingjobs.pods.slots import Clock, Slot
-from muster.trainingjobs.snapshot import CONTACT_TIMEOUT_S, CUT_TIMEOUT_S, JobSnapshot, Member
+from muster.trainingjobs.snapshot import CONTACT_TIMEOUT_S, CUT_TIMEOUT_S, REJOIN_S, JobSnapshot, Member
 
 BLACKOUT_S: Final = 120.0
 """If more than half of all supervisors fell silent at once, wait this long for the API server's view."""
@@ -25,8 +25,6 @@ _NODE_CACHE_LAG_S: Final = 10.0
 _NOT_READY_S: Final = 30.0
 """A node that is not Ready and whose supervisor is silent counts as lost after this time."""
 _LEASE_S: Final = 40.0
-REJOIN_S: Final = 45.0
-"""A new controller waits this long for supervisors to report."""
 _START_S: Final = 600.0
 """The limit for a bound pod's worker to start and join."""
 _AT_ONCE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
