@@ -55,6 +55,12 @@ def api_server_for_kubelets(api_server: ApiServer) -> ApiServer:
     return api_server
 
 
+@pytest.fixture(scope="session")
+def controller_program() -> tuple[str, ...]:
+    """Module and first argument of the controller's process; a folder may have another one."""
+    return ("muster.cli.main", "controller")
+
+
 @pytest.fixture
 def cluster_config(api_server: ApiServer) -> ClusterConfig:
     """An administrator's way to the API server."""

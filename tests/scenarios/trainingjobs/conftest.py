@@ -98,8 +98,9 @@ class TestNode:
 class Arena:
     """Nodes and a controller for the tests of a module, one after the other: each has a namespace of its own."""
 
-    def __init__(self, server: ApiServer, client: Client, folder: Path) -> None:
+    def __init__(self, server: ApiServer, client: Client, folder: Path, controller: tuple[str, ...]) -> None:
         self.server, self.client, self.folder = server, client, folder
+        self._controller = controller
         self.namespace = ""
         self.system = f"s{uuid.uuid4().hex[:10]}"
         self.nodes: list[TestNode] = []
@@ -174,8 +175,7 @@ class Arena:
         self._as_usual = not flags and env is None
         process = Process(
             self.folder / f"controller-{len(self.controllers)}.log",
-            "muster.cli.main",
-            "controller",
+            *self._controller,
             f"--kubeconfig={self.server.kubeconfig}",
             f"--namespace={self.system}",
             f"--listen=127.0.0.1:{self.port}",
@@ -258,12 +258,14 @@ def arenas() -> Iterator[dict[str, Arena]]:
 
 
 @pytest.fixture
-async def arena(api_server_for_kubelets: ApiServer, arenas: dict[str, Arena], tmp_path: Path) -> AsyncIterator[Arena]:
+async def arena(
+    api_server_for_kubelets: ApiServer, arenas: dict[str, Arena], tmp_path: Path, controller_program: tuple[str, ...]
+) -> AsyncIterator[Arena]:
     """Three unused nodes and a controller; what a test does to them is mended before the next."""
     server = api_server_for_kubelets
     async with Client(load_config(server.kubeconfig)) as client:
         if server.kind not in arenas:
-            arenas[server.kind] = Arena(server, client, tmp_path)
+            arenas[server.kind] = Arena(server, client, tmp_path, controller_program)
         arena = arenas[server.kind]
         arena.client, arena.folder = client, tmp_path
         await arena.begin(nodes=3)
