@@ -1,7 +1,8 @@
 """Chooses victims so that another gang fits: whole gangs, the least protected first, the least work lost.
 
-Levels go from the least to the most protected: balloons, borrowers, others; within each, by priority. As few levels as
-possible are touched. Within the highest of them the lost work is minimal, then within the next one, and so on.
+Levels go from the least to the most protected: balloons, backfilled gangs, borrowers, others; within each, by
+priority. As few levels as possible are touched. Within the highest of them the lost work is minimal, then within the
+next one, and so on.
 
 This is a covering problem. Several greedy answers are computed level by level. Each is improved by a bounded search
 (branch and bound). Then such a search covers all levels at once. The answer is exact for up to about a dozen gangs,
@@ -26,7 +27,7 @@ SPLITS_MAX = 256
 """Limit on answers tried if some victims may not leave together. `SPLIT_WORK_MAX` limits answers times gangs."""
 SPLIT_WORK_MAX = 3000
 
-Level = tuple[int, float]
+Level = tuple[float, float]
 Fits = Callable[[frozenset[int]], bool]
 Clash = Callable[[frozenset[int]], frozenset[int]]
 
@@ -36,7 +37,7 @@ class Victim(msgspec.Struct, frozen=True):
 
     Attributes:
         key: key of the gang.
-        level: its rank (balloon, borrower, other) and its priority; the lowest leaves first.
+        level: its rank (balloon, backfilled, borrower, other) and its priority; the lowest leaves first.
         cost: GPU-seconds of work that would be lost.
         nodes: number of its nodes, used to order the greedy answers.
     """

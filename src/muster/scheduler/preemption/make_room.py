@@ -18,17 +18,18 @@ from muster.scheduler.placement.closed import OPEN, Closed
 from muster.scheduler.placement.ledger import Ledger, fits
 from muster.scheduler.placement.place import Groups, Shortage, choose
 from muster.scheduler.pods.pod_class import PodClass
-from muster.scheduler.preemption.choice import Victim, cheapest
+from muster.scheduler.preemption.choice import Level, Victim, cheapest
 from muster.scheduler.preemption.eviction import Spending, may_go
 from muster.scheduler.preemption.searches import failed_search
 from muster.scheduler.preemption.victims import is_overdue, work_lost
 from muster.scheduler.queue.lending import debtors, is_lent, outranks
 from muster.scheduler.queue.overtaking import has_overtaken, overtakers
 
-_STUCK_RANK = -2
+_STUCK_RANK = -1.0
 """Gangs that do not run are preempted before all others, the last in order first."""
-_BACKFILLED_RANK = -1
-"""Backfilled gangs leave next: first restartable ones, and of these those that were asked to leave least often."""
+_BACKFILLED_RANK = Rank.BALLOON + 0.5
+"""Backfilled gangs leave after balloons, which have no work to lose: first restartable ones, and of these those that
+were asked to leave least often."""
 _WOULD_LOSE = 1e6
 """Added to the level of backfilled gangs that would lose their work."""
 CHOICE = 256
@@ -98,11 +99,11 @@ def _of_those(
     return made
 
 
-def _level(gang: Gang, other: Gang) -> tuple[int, float]:
+def _level(gang: Gang, other: Gang) -> Level:
     """Return a sort key: gangs with lower values leave first."""
     if has_overtaken(gang, other):
         return (_BACKFILLED_RANK, other.times_asked + (0.0 if other.restartable else _WOULD_LOSE))
-    return (int(other.traits.rank), float(other.priority))
+    return (float(other.traits.rank), float(other.priority))
 
 
 def _that_lose_least(
@@ -112,7 +113,7 @@ def _that_lose_least(
     if len(gangs) <= CHOICE:
         return gangs
 
-    def order(other: Gang) -> tuple[tuple[int, float], float, str]:
+    def order(other: Gang) -> tuple[Level, float, str]:
         return (_level(gang, other), work_lost(other, draft.now) / max(1, other.wanted), other.key)
 
     left = {cls: PLENTY * count for cls, count in missing.items()}
