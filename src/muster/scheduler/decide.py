@@ -38,9 +38,10 @@ from muster.scheduler.preemption.make_room import MadeRoom, make_room
 from muster.scheduler.preemption.moving import movers
 from muster.scheduler.preemption.victims import continues_without, is_stuck, may_take, room_within_s
 from muster.scheduler.queue.backfill import START_SLACK_S, Start, start_of, would_end_at
+from muster.scheduler.queue.backfill_records import update_records
 from muster.scheduler.queue.demand import demands
 from muster.scheduler.queue.late_members import as_many_as_fit, room_for_joiners
-from muster.scheduler.queue.overtaking import backfill_order, has_overtaken, rests_until
+from muster.scheduler.queue.overtaking import backfill_order, overtakers, rests_until
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
@@ -64,6 +65,7 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS, memo: 
     _place_in_order(draft)
     _make_room_in_order(draft)
     _let_join(draft)
+    update_records(draft)
     for gang in snapshot.waiting.values():
         report_blocker(draft, gang)
     return Plan(
@@ -259,11 +261,10 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
     This comes before more gangs are backfilled, which would use the nodes that are free. If the gang would fit except
     for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later.
     """
-    backfilled = [other for other in draft.snapshot.backfilled.values() if has_overtaken(gang, other)]
-    if not backfilled or gang.key in draft.leaving:
+    if gang.key in draft.leaving:
         return False
     closed = draft.kept.kept_from(gang)
-    rests = {other.key: rests_until(other, draft.now, draft.settings) for other in backfilled}
+    rests = {other.key: rests_until(other, draft.now, draft.settings) for other in overtakers(draft.snapshot, gang)}
     resting = {key for key, until in rests.items() if until}
     draft.searched.add(gang.key)
     made = make_room(draft, gang, groups, closed=closed, spared=resting)

@@ -131,6 +131,10 @@ class Reservations:
         """Let no more gangs start on what these slots could use: their gang starts as soon as others have rested."""
         self._due.update(self._could_use(groups))
 
+    def reserves(self, gang: Gang) -> bool:
+        """Return whether the gang is the first that waits for some node class."""
+        return any(other is gang for other in self._gangs.values())
+
     def first_on(self, nodes: Iterable[str]) -> Gang | None:
         """Return the first gang in the queue for which one of the nodes is reserved; None without one."""
         known = (self._snapshot.nodes[name].node_class for name in nodes)
