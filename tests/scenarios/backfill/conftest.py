@@ -12,6 +12,7 @@ import pytest
 from muster.api.training_job_status import BackfillStatus, TrainingJobStatus
 from muster.cli.main import run
 from muster.kube.objects.core import Event
+from tests.scenarios.backfill.gangs import a_second_later
 from tests.scenarios.scheduler.conftest import cluster
 from tests.scenarios.trainingjobs.conftest import Arena, arena, arenas
 from tests.scenarios.trainingjobs.test_jobs import QUICK
@@ -127,6 +128,7 @@ class Jobs:
     async def waits(self, name: str, why: str = "NotEnoughNodes") -> None:
         """The scheduler has said why it waits."""
         await self.arena.reaches(name, lambda status: f"[{why}]" in status.message)
+        await a_second_later()
 
     async def backfilled_for(self, name: str, other: str) -> TrainingJobStatus:
         """The job runs on nodes that are reserved for the other one, as its status says."""
