@@ -41,7 +41,7 @@ from muster.scheduler.queue.backfill import START_SLACK_S, Start, start_of, woul
 from muster.scheduler.queue.backfill_records import update_records
 from muster.scheduler.queue.demand import demands
 from muster.scheduler.queue.late_members import as_many_as_fit, room_for_joiners
-from muster.scheduler.queue.overtaking import backfill_order, overtakers, rests_until
+from muster.scheduler.queue.overtaking import backfill_order, has_overtaken, overtakers, rests_until
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
@@ -261,7 +261,7 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
     This comes before more gangs are backfilled, which would use the nodes that are free. If the gang would fit except
     for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later.
     """
-    if gang.key in draft.leaving:
+    if gang.key in draft.leaving or not any(has_overtaken(gang, each) for each in draft.snapshot.backfilled.values()):
         return False
     closed = draft.kept.kept_from(gang)
     rests = {other.key: rests_until(other, draft.now, draft.settings) for other in overtakers(draft.snapshot, gang)}

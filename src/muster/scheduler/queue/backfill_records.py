@@ -32,7 +32,7 @@ def update_records(draft: Draft) -> None:
             continue
         first = draft.kept.first_on(nodes_of(gang))
         if first is not None and first.order < gang.order:
-            record = Backfill(gang=first.full_name, gang_uid=first.uid)
+            record = replace(record, gang=first.full_name, gang_uid=first.uid)
         else:
             record = None
         fresh = replace(placement, spec=replace(placement.spec, backfill=record))
@@ -50,6 +50,8 @@ def _holds(draft: Draft, gang: Gang, record: Backfill) -> bool:
         return False
     if other.placement is not None:
         return other.placement.spec.preempting
+    if not other.current:
+        return other.job is not None  # its pods are about to be created
     if any(draft.kept.first_on([node]) is other for node in nodes_of(gang)):
         return True
     return bool(other.pending) and not draft.kept.reserves(other)  # it is behind another gang, or not complete
