@@ -35,7 +35,7 @@ class BackfilledOnlyBehind(Checker):
         ]
         pods = [pod for pod in map(self._pod_of, takers) if pod is not None]
         if pods and all(self._is_behind(pod, placement.gang) for pod in pods):
-            self.fail(f"{placement.gang} was asked to leave for {', '.join(sorted(takers))}, which comes after it")
+            self.fail(f"{placement.gang} was asked to leave, although {', '.join(sorted(takers))} comes after it")
 
     def _pod_of(self, gang: str) -> PodFacts | None:
         return next(iter(self.view.gangs.get(gang, {}).values()), None)
