@@ -256,29 +256,40 @@ def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Cl
 
 
 def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
-    """Give a gang the nodes of backfilled gangs, if it then fits. Return whether it did.
+    """Give a gang the nodes of gangs that leave for it, if it then fits. Return whether it did.
 
     This comes before more gangs are backfilled, which would use the nodes that are free. If the gang would fit except
     for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later.
+    A gang that lost nodes takes them from backfilled gangs here, and from others in `_make_room_in_order`.
     """
     if gang.key in draft.leaving or not any(has_overtaken(gang, each) for each in draft.snapshot.backfilled.values()):
         return False
+    broken = gang.placement is not None
+    if broken and not any(has_overtaken(gang, other) for other in draft.snapshot.backfilled.values()):
+        return False
     closed = draft.kept.kept_from(gang)
-    rests = {other.key: rests_until(other, draft.now, draft.settings) for other in overtakers(draft.snapshot, gang)}
-    resting = {key for key, until in rests.items() if until}
-    draft.searched.add(gang.key)
-    made = make_room(draft, gang, groups, closed=closed, spared=resting)
+    rests = _resting(draft, gang)
+    repaired = {other.key for other, _, _ in draft.repairs}  # this plan may place them again
+    if broken or not repaired:
+        draft.searched.add(gang.key)
+    made = make_room(draft, gang, groups, closed=closed, spared=rests.keys() | repaired)
     if made is not None:
         if any(other.key in rests for other in made.victims):
             draft.delayed.append(gang.key)
         _take_over(draft, gang, made)
         return True
-    made = make_room(draft, gang, groups, closed=closed) if resting else None
+    made = make_room(draft, gang, groups, closed=closed, spared=repaired) if rests else None
     if made is not None:
         draft.delayed.append(gang.key)
         draft.kept.now_due(groups)
         wake(draft, max(rests.get(other.key, 0.0) for other in made.victims))
     return False
+
+
+def _resting(draft: Draft, gang: Gang) -> dict[str, float]:
+    """Return until when backfilled gangs, by key, are not asked to leave for `gang`, as they began a moment ago."""
+    rests = {other.key: rests_until(other, draft.now, draft.settings) for other in overtakers(draft.snapshot, gang)}
+    return {key: until for key, until in rests.items() if until}
 
 
 def _start(draft: Draft, gang: Gang, groups: Groups, closed: Closed = OPEN) -> Start | None:
@@ -309,7 +320,7 @@ def _make_room_in_order(draft: Draft) -> None:
         made = None
         if others or gang.key not in draft.searched:
             closed = OPEN if stuck else draft.kept.kept_from(gang)
-            made = make_room(draft, gang, groups, closed=closed, stuck=others)
+            made = make_room(draft, gang, groups, closed=closed, stuck=others, spared=_resting(draft, gang))
         if made is not None:
             _take_over(draft, gang, made)
         elif stuck and _shrink(draft, gang, groups):
