@@ -262,7 +262,7 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
     for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later.
     A gang that lost nodes takes them from backfilled gangs here, and from others in `_make_room_in_order`.
     """
-    if gang.key in draft.leaving or not any(has_overtaken(gang, each) for each in draft.snapshot.backfilled.values()):
+    if gang.key in draft.leaving:
         return False
     broken = gang.placement is not None
     if broken and not any(has_overtaken(gang, other) for other in draft.snapshot.backfilled.values()):
@@ -274,7 +274,7 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
         draft.searched.add(gang.key)
     made = make_room(draft, gang, groups, closed=closed, spared=rests.keys() | repaired)
     if made is not None:
-        if any(other.key in rests for other in made.victims):
+        if any(has_overtaken(gang, other) for other in made.victims):
             draft.delayed.append(gang.key)
         _take_over(draft, gang, made)
         return True
