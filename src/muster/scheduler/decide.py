@@ -256,7 +256,7 @@ def _short(draft: Draft, gang: Gang, groups: Groups, short: Shortage, closed: Cl
 
 
 def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
-    """Give a gang the nodes of gangs that leave for it, if it then fits. Return whether it did.
+    """Give a gang the nodes of backfilled gangs and of gangs of lower priority, if it then fits. Return whether it did.
 
     This comes before more gangs are backfilled, which would use the nodes that are free. If the gang would fit except
     for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later.
@@ -287,7 +287,7 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
 
 
 def _resting(draft: Draft, gang: Gang) -> dict[str, float]:
-    """Return until when backfilled gangs, by key, are not asked to leave for `gang`, as they began a moment ago."""
+    """Return until when `gang` does not ask backfilled gangs, by key, to leave, because they began a moment ago."""
     rests = {other.key: rests_until(other, draft.now, draft.settings) for other in overtakers(draft.snapshot, gang)}
     return {key: until for key, until in rests.items() if until}
 

@@ -1,4 +1,4 @@
-"""Gangs of plain pods on modelled nodes, some of which may be evicted when their nodes are needed."""
+"""Gangs of plain pods on modelled nodes. Some may be evicted when their nodes are needed."""
 
 from __future__ import annotations
 

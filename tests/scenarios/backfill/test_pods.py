@@ -38,7 +38,7 @@ async def test_single_pods_that_declare_it_are_backfilled_and_evicted_only_as_th
     await end(cluster, "long")
     await cluster.add_gang("witness", 1)
     await waits(cluster, "witness", "BehindInQueue")  # a plan was made after the end of the first gang
-    assert await alive(cluster, "single-") == {"single-0", "single-1"}, "one alone would leave for nothing"
+    assert await alive(cluster, "single-") == {"single-0", "single-1"}, "evicting only one would not make enough room"
     patch = {"spec": {"minAvailable": 0}}
     await cluster.client.patch(PodDisruptionBudget, "budget", patch, namespace=cluster.namespace)
     await cluster.until_bound("wide", 3)
