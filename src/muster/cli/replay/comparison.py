@@ -19,9 +19,14 @@ _TOTALS: tuple[tuple[str, Callable[[Report], str]], ...] = (
     ("fragmentation", lambda report: percent(report.fragmentation)),
     ("preemptions", lambda report: f"{report.preemptions:,}"),
     ("of backfilled jobs", lambda report: f"{report.asked:,}"),
+    ("P90 wait, all but heaviest user", lambda report: _time(report.other_users_p90_s)),
     ("GPU hours done again", lambda report: f"{report.gpu_hours.redone:,.0f}"),
     ("GPU hours held up", lambda report: f"{report.gpu_hours.stopped:,.0f}"),
 )
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
 
 
 def print_comparison(reports: Sequence[Report]) -> None:
@@ -53,4 +58,4 @@ def _by_size(reports: Sequence[Report], text: Callable[[QueueTime], str]) -> lis
 
 def _waits(each: QueueTime) -> str:
     times = (each.p50_s, each.p90_s, each.p99_s)
-    return " / ".join("-" if value is None else duration(value) for value in times)
+    return " / ".join(map(_time, times))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from muster.api.scheduling import ORDERS, POLICIES, BackfillPolicy, QueueOrder
 from muster.cli.control_bytes import unguarded
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.names import finite
@@ -17,7 +18,6 @@ from muster.cli.output import duration, interactive, note, output_option, print_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from muster.api.scheduling import BackfillPolicy
     from muster.sim.replay.job import NodeShape, Workload
     from muster.sim.replay.replay import Conditions, Outcome
     from muster.sim.replay.report import Report
@@ -37,8 +37,6 @@ class Scale(NamedTuple):
 
 def _policies(context: click.Context, parameter: click.Parameter, value: str) -> tuple[BackfillPolicy, ...]:
     """Read a list such as strict,easy,preemptible."""
-    from muster.api.scheduling import POLICIES
-
     names = [name.strip() for name in value.split(",")]
     found = tuple(policy for name in names for policy in POLICIES if policy == name)
     unknown = [name for name in names if name not in POLICIES]
@@ -109,6 +107,14 @@ def _policies(context: click.Context, parameter: click.Parameter, value: str) ->
     help="Which jobs may run on reserved nodes: strict, easy or preemptible. Several are compared side by side.",
 )
 @click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default="arrival",
+    show_default=True,
+    help="Order of jobs of the same priority. For fair, the trace must have users, and --restartable makes the jobs "
+    "TrainingJobs, which have submitters.",
+)
+@click.option(
     "--restartable",
     type=click.FloatRange(0, 1),
     callback=finite,
@@ -133,6 +139,7 @@ def command(
     checkpoint_minutes: float,
     time_limits: float | None,
     policies: tuple[BackfillPolicy, ...],
+    order: QueueOrder,
     restartable: float | None,
     plot: tuple[str, ...],
     output: str,
@@ -178,6 +185,7 @@ def command(
             repair_hours=repair_hours,
             checkpoint_minutes=checkpoint_minutes,
             policy=policy,
+            order=order,
         )
         outcome = _replayed(shapes, workload, conditions)
         events, plans = events + outcome.events, plans + outcome.plans

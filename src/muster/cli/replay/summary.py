@@ -67,7 +67,7 @@ def _time_row(group: Sequence[Moment]) -> tuple[str, ...]:
 def _totals(report: Report) -> list[tuple[str, str, str]]:
     hours = report.gpu_hours
     lost = (hours.redone + hours.stopped) / hours.used if hours.used else 0.0
-    forecasts = report.forecasts
+    forecasts, others = report.forecasts, report.other_users_p90_s
     known = forecasts.made / forecasts.waited if forecasts.waited else 0.0
     length = f", {forecasts.mean_hours:,.1f} h long" if forecasts.mean_hours is not None else ""
     return [
@@ -89,6 +89,11 @@ def _totals(report: Report) -> list[tuple[str, str, str]]:
             "preemptions",
             f"{report.preemptions:,}",
             f"{report.asked:,} of backfilled jobs; {report.released:,} gangs released half-bound",
+        ),
+        (
+            "order",
+            report.order,
+            "" if others is None else f"P90 wait of all users but the heaviest: {duration(others)}",
         ),
         (
             "forecasts of starts",

@@ -32,6 +32,7 @@ from muster.scheduler.plan import (
     WritePlacement,
 )
 from muster.scheduler.queue.backfill import Start
+from muster.scheduler.queue.fair import FairOrder
 from muster.scheduler.queue.projection import starts_by
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
@@ -62,6 +63,7 @@ class Cluster:
         self._planner = planner
         self._settings = settings
         self._history = History()
+        self._order = FairOrder()
         self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
         self._memo = EMPTY
         self._state.budgets.known = True  # replays have no disruption budgets
@@ -143,6 +145,7 @@ class Cluster:
         if self._history.is_due(now):
             self._state.set_run_times(self._history.model(self._runs.values(), self._state.gangs, now))
         for _ in range(_ROUNDS_MAX):
+            self._order.apply_all(self._state, self._settings, START_S + now)
             plan = self._planner(self._state.snapshot(), START_S + now, self._settings, self._memo)
             self._memo = plan.memo
             self._state.searched(plan.searches)
@@ -230,6 +233,7 @@ class Cluster:
                 restartable=job.restartable,
                 requeueable=True,
                 asked=run.asked,
+                submitter=job.user,
             )
             self._state.jobs.set(job.name, facts)
 

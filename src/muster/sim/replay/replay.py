@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from muster.api.scheduling import BackfillPolicy
+from muster.api.scheduling import BackfillPolicy, QueueOrder
 from muster.scheduler.decide import decide
 from muster.scheduler.plan import Settings
 from muster.sim.replay.cluster import Cluster, Decide
@@ -39,6 +39,7 @@ class Conditions(msgspec.Struct, frozen=True):
         restart_minutes: time from when a job has all its nodes again until it works again.
         care: how broken nodes are handled, for replays with faults of all kinds. Without it, nodes only crash.
         policy: which jobs may start on nodes that are reserved for a job before them.
+        order: how jobs of the same priority are ordered. Only TrainingJobs have users; other pods share one namespace.
     """
 
     seed: int = 0
@@ -49,6 +50,7 @@ class Conditions(msgspec.Struct, frozen=True):
     restart_minutes: float = 5.0
     care: Care | None = None
     policy: BackfillPolicy = "preemptible"
+    order: QueueOrder = "arrival"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -93,7 +95,7 @@ class Replay:
         planner: Decide = decide,
         progress: Callable[[float, int], None] | None = None,
     ) -> None:
-        self._cluster = Cluster(nodes, planner, Settings(policy=conditions.policy))
+        self._cluster = Cluster(nodes, planner, Settings(policy=conditions.policy, order=conditions.order))
         self._jobs = jobs
         self._conditions = conditions
         self._progress = progress

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from muster.api.scheduling import BackfillPolicy
+from muster.api.scheduling import BackfillPolicy, QueueOrder
 from muster.sim.replay.job import Workload
 from muster.sim.replay.replay import Conditions, Outcome
 from muster.sim.replay.run import Run
@@ -108,7 +109,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     """The results of a replay as numbers.
 
     `left_out` counts the jobs that were not replayed, by reason. `restartable` counts jobs that may be backfilled on
-    reserved nodes, and `asked` counts how often such jobs were asked to leave these.
+    reserved nodes, and `asked` counts how often such jobs were asked to leave these. `other_users_p90_s` is the wait of
+    jobs of all users but the one that used most GPU hours; None if the jobs have one user or none.
     """
 
     source: str
@@ -117,6 +119,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     days: float
     seed: int
     policy: BackfillPolicy
+    order: QueueOrder
     jobs: int
     restartable: int
     gangs: int
@@ -136,6 +139,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     gpu_hours: GpuHours
     forecasts: Forecasts
     queue: Sequence[QueueTime]
+    other_users_p90_s: float | None
     over_time: Sequence[Moment]
     placements_hash: str
 
@@ -156,6 +160,7 @@ def summarise(workload: Workload, nodes: int, conditions: Conditions, outcome: O
         days=_short(outcome.end_s / 86400),
         seed=conditions.seed,
         policy=conditions.policy,
+        order=conditions.order,
         jobs=len(workload.jobs),
         restartable=sum(job.restartable for job in workload.jobs),
         gangs=sum(job.gang for job in workload.jobs),
@@ -182,6 +187,7 @@ def summarise(workload: Workload, nodes: int, conditions: Conditions, outcome: O
         ),
         forecasts=_forecasts(runs, outcome.end_s),
         queue=_queue(runs, outcome.end_s),
+        other_users_p90_s=_others_wait(runs, outcome.end_s),
         over_time=[_moment(index * hours / INTERVALS, each, gpus) for index, each in enumerate(moments)],
         placements_hash=outcome.placements_hash,
     )
@@ -223,6 +229,19 @@ def _queue(runs: Iterable[Run], end_s: float) -> list[QueueTime]:
     for run in runs:
         classes.setdefault(run.job.gpus.bit_length(), []).append(run)
     return [_queue_time(bits, classes[bits], end_s) for bits in sorted(classes)]
+
+
+def _others_wait(runs: Sequence[Run], end_s: float) -> float | None:
+    """Return the P90 wait of the jobs of all users but the heaviest. Jobs that never started count until the end."""
+    used: Counter[str] = Counter()
+    for run in runs:
+        used[run.job.user] += int(run.work_s(end_s) * run.job.gpus)
+    if len(used) < 2:
+        return None
+    heaviest = max(used, key=lambda user: (used[user], user))
+    others = (run for run in runs if run.job.user != heaviest)
+    waits = sorted((end_s if run.started_s is None else run.started_s) - run.job.submit_s for run in others)
+    return percentile(waits, 90)
 
 
 def _queue_time(bits: int, runs: Sequence[Run], end_s: float) -> QueueTime:
