@@ -14,6 +14,7 @@ from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, No
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.api.rules import Rule
+from muster.api.run_history import RunHistory, RunHistorySpec
 from muster.api.schema import Schema, struct_schema
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.api.training_job_status import TrainingJobStatus
@@ -131,6 +132,14 @@ KINDS: Final = (
             Column("MESSAGE", "string", ".status.message", "What the controller does or waits for.", 1),
         ),
         spec_rules=rules.NODE_REMEDIATION_SPEC,
+    ),
+    Kind(
+        resource=RunHistory.RESOURCE,
+        summary=RunHistory.__doc__ or "",
+        spec=RunHistorySpec,
+        status=None,
+        short_names=("rh",),
+        columns=(_AGE,),
     ),
 )
 

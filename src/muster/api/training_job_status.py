@@ -315,5 +315,18 @@ class TrainingJobStatus(KubeStruct):
     ] = None
     slots_kept: Annotated[int | None, Meta(description="Slots that kept their pod in the newest restart.")] = None
     start_time: Annotated[datetime | None, Meta(description="When the ranks first ran.")] = None
+    run_seconds: Annotated[
+        float,
+        Meta(
+            description="How long the ranks have run in all attempts that have ended, without waiting and starting. "
+            "Each attempt counts in whole seconds."
+        ),
+    ] = 0.0
     completion_time: Annotated[datetime | None, Meta(description="When the job ended.")] = None
     message: Annotated[str, Meta(description="What the job does or waits for, as text.")] = ""
+
+    def ran_seconds(self, now: float) -> float:
+        """Return how long the ranks have run until now, in all attempts."""
+        running = next((each for each in self.conditions if each.type == "Running" and each.status == "True"), None)
+        since = running.last_transition_time if running is not None else None
+        return self.run_seconds + (max(0.0, now - since.timestamp()) if since is not None else 0.0)

@@ -39,10 +39,15 @@ def at(now: float) -> datetime:
 def with_condition(
     status: TrainingJobStatus, kind: ConditionType, holds: bool, reason: str, message: str, now: float, generation: int
 ) -> TrainingJobStatus:
-    """Return the status with one condition set. Its transition time changes only if `holds` changes."""
+    """Return the status with one condition set. Its transition time changes only if `holds` changes.
+
+    When Running ends, the time for which the ranks ran is added to `run_seconds`.
+    """
     old = next((each for each in status.conditions if each.type == kind), None)
     value = "True" if holds else "False"
     moved = old is None or old.status != value
+    if kind == "Running" and not holds:
+        status = replace(status, run_seconds=status.ran_seconds(int(now)))
     new = Condition(
         type=kind,
         status=value,
