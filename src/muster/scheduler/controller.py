@@ -39,6 +39,8 @@ from muster.scheduler.config import CONFIG_MAP, UNKNOWN, SchedulerConfig, read_c
 from muster.scheduler.decide import decide
 from muster.scheduler.explain.gpu_time import GpuTime
 from muster.scheduler.explain.queue_head_metrics import HeadNodes
+from muster.scheduler.forecast.ended import finished_at
+from muster.scheduler.forecast.recorder import RunRecorder
 from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.gangs.priority import job_facts
@@ -201,6 +203,15 @@ class SchedulerController:
             rng=self._rng,
         )
         self._budgets = BudgetWatch(self._client, self.state, changed=self._loop.wake, rng=self._rng)
+        self._recorder = RunRecorder(
+            self._client,
+            self.namespace,
+            jobs=lambda: self._jobs.store.values(),
+            clock=self._clock,
+            request_timeout_s=self._request_timeout_s,
+            team_key=self.settings.team_key,
+            rng=self._rng,
+        )
         informers = self._follow_all()
         informers += await surroundings(
             self._client, self._informers, self.state, clock=self._clock, changed=self._loop.wake
@@ -211,6 +222,8 @@ class SchedulerController:
             self._reporter = Reporter(self._client, events, announcer, self._waits)
             helpers = [informer.run(self._loop.since) for informer in informers]
             helpers += [self._binder.run(), self._provisioner.run(), announcer.run(), self._budgets.run()]
+            if self._shadow is None:
+                helpers.append(self._recorder.run())
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._loop.wake))
             tasks = [asyncio.create_task(helper) for helper in helpers]
             main = asyncio.create_task(self._plan(informers), name=f"{NAME}/plan")
@@ -235,15 +248,16 @@ class SchedulerController:
 
     def _follow_all(self) -> list[SharedInformer[Any]]:
         """Return the informers that update the state."""
+        self._jobs = self._informers.of(TrainingJob)
+        self._jobs.add_handler(self._job_changed)
         handlers: list[tuple[type[KubeObject], Any]] = [
             (Node, self._node_changed),
             (Placement, self._placement_changed),
-            (TrainingJob, self._job_changed),
             (Pod, self._pod_changed),
         ]
         if self.settings.preflight_required:
             handlers.append((Preflight, self._tests_changed))
-        informers = []
+        informers: list[SharedInformer[Any]] = [self._jobs]
         for kind, handler in handlers:
             informer = self._informers.of(kind)
             informer.add_handler(handler)
@@ -267,13 +281,24 @@ class SchedulerController:
                 self._mark_now(new.uid)
             now = self._clock()
             self.state.set_pod(new, now)
+            if new.finished and (old is None or not old.finished):
+                self._pod_ended(new.uid, finished_at(new))
             if new.spec.node_name:  # this confirms the bind, often before the API server's answer arrives
                 self.state.end_bind(new.uid, now)
         elif old is not None:
             self._mark_now(old.uid)
+            if not old.finished:
+                self._pod_ended(old.uid)
             self.state.remove_pod(old.uid, self._clock())
             self._reporter.forget_pod(old.uid)
         self._loop.wake()
+
+    def _pod_ended(self, uid: str, at: float | None = None) -> None:
+        """Record the run of a pod that has finished at this time (None: now), or was deleted before."""
+        record = self.state.pods.get(uid)
+        gang = self.state.gangs.get(record.gang) if record is not None else None
+        if record is not None and gang is not None:
+            self._recorder.pod_ended(gang, record, self._clock() if at is None else at)
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
         if new is not None:
@@ -289,6 +314,7 @@ class SchedulerController:
             self.state.jobs.set(new.uid, job_facts(new))
         elif old is not None:
             self.state.jobs.remove(old.uid)
+        self._recorder.job_changed(old, new)
         self._loop.wake()
 
     def _workload_seen(self, workload: Workload) -> None:
@@ -308,6 +334,9 @@ class SchedulerController:
         started = time.perf_counter()
         if self._shadow is not None:
             self._shadow.apply(self.state)
+        model = self._recorder.look(self.state.gangs)
+        if model is not None:
+            self.state.set_run_times(model)
         self._followers.follow_wanted()
         if self._handover is not None:
             self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
