@@ -15,6 +15,8 @@ Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "St
 Cause = Literal["user", "infrastructure", "unknown"]
 NodeSharing = Literal["Exclusive", "Shared"]
 RankTrouble = Literal["stopped", "zombie", "gone"]
+ForecastBasis = Literal["Similar", "General", "Limits"]
+ForecastGap = Literal["TooFewJobs", "TooFarBack", "TooUncertain"]
 
 CHECKPOINTS_MAX = 5
 """Most confirmed checkpoints in a job's status."""
@@ -94,6 +96,50 @@ class BackfillStatus(KubeStruct):
         float, Meta(description="Run time since the last checkpoint that the job lost when it was asked, in all.")
     ] = 0.0
     request: Annotated[LeaveRequest | None, Meta(description="The newest request to leave such nodes.")] = None
+
+
+class StartInterval(KubeStruct):
+    """An interval in which the job may start."""
+
+    earliest: Annotated[datetime, Meta(description="The earlier end.")]
+    latest: Annotated[
+        datetime | None, Meta(description="The later end. Absent if the start may be later than can be estimated.")
+    ] = None
+
+
+class StartForecast(KubeStruct):
+    """When the waiting job is expected to start, from the run times of ended jobs. It is an estimate, not a promise."""
+
+    interval: Annotated[
+        StartInterval | None, Meta(description="The job starts in this interval with the given probability.")
+    ] = None
+    probability: Annotated[float, Meta(description="Probability of the interval.")] = 0.0
+    basis: Annotated[
+        ForecastBasis | None,
+        Meta(
+            description="How the run times of the jobs in front are estimated. Similar: from jobs like them. General: "
+            "for some of them, from all jobs of the cluster. Limits: from their time limits alone."
+        ),
+    ] = None
+    jobs: Annotated[
+        int,
+        Meta(
+            description="Number of ended jobs on which the estimate rests: the fewest for any of the jobs in front. "
+            "Without an interval, the number of ended jobs that are known."
+        ),
+    ] = 0
+    made_at: Annotated[datetime | None, Meta(description="When the estimate was made.")] = None
+    unknown: Annotated[
+        ForecastGap | None,
+        Meta(
+            description="Why there is no interval. TooFewJobs: too few jobs have ended. TooFarBack: too many jobs are "
+            "in front. TooUncertain: the start is too far away, or depends on a gang whose run time is not known."
+        ),
+    ] = None
+    first: Annotated[
+        StartInterval | None,
+        Meta(description="The first interval that the job got while it waits. It is compared with the start."),
+    ] = None
 
 
 class Progress(KubeStruct):
@@ -273,6 +319,13 @@ class TrainingJobStatus(KubeStruct):
     backfill: Annotated[
         BackfillStatus | None,
         Meta(description="Whether the job is backfilled, and what that cost it; absent if it never was."),
+    ] = None
+    start_forecast: Annotated[
+        StartForecast | None,
+        Meta(
+            description="When the job is expected to start. Written soon after it begins to wait, then at most every "
+            "10 minutes if the estimate changed by more than a quarter; absent once the job has nodes."
+        ),
     ] = None
     progress: Annotated[Progress | None, Meta(description="The newest report of the program.")] = None
     checkpoint_dir: Annotated[

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from muster.api.handover import Handover
 from muster.api.run_record import RunRecord
 from muster.api.training_job import TrainingJob
-from muster.api.training_job_status import CheckpointStatus
+from muster.api.training_job_status import CheckpointStatus, StartForecast
 from muster.api.trimmed import FORMS
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
@@ -45,7 +45,7 @@ from muster.trainingjobs.rendezvous.overload import Strain
 from muster.trainingjobs.rendezvous.server import ReportRequest, Stale
 from muster.trainingjobs.shadow import Shadow, Suppose
 from muster.trainingjobs.snapshot import EXCLUSION_S, JobSnapshot, Member, Wait, Watched
-from muster.trainingjobs.status import stalls
+from muster.trainingjobs.status import forecasts, stalls
 from muster.trainingjobs.status.builder import at
 from muster.trainingjobs.status.progress import Pacer, ProgressBook
 
@@ -120,6 +120,8 @@ class TrainingJobController:
         self._leading_since = 0.0
         self._rest_until: dict[str, float] = {}
         self._waits_for: dict[str, Wait] = {}
+        self._forecasts: dict[str, StartForecast] = {}
+        self._forecasts_dropped = False
         self._handover = Handover()
         self.controller = Controller(
             NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress, rng=rng
@@ -180,6 +182,7 @@ class TrainingJobController:
             self._pacer.forget(gone.key)
             self._rest_until.pop(gone.key, None)
             self._waits_for.pop(gone.key, None)
+            self._forecasts.pop(gone.key, None)
             self._undecided.discard(gone.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -229,6 +232,21 @@ class TrainingJobController:
             self._waits_for.pop(key, None)
         if known:
             self._say_soon(key)
+
+    def forecast(self, key: str, forecast: StartForecast | None) -> None:
+        """Store when the scheduler expects a job to start; None if the job does not wait any more.
+
+        It is written to the status at a limited rate.
+        """
+        now = self._clock()
+        self._begin_term(now)
+        job = self.caches.jobs.get(key)
+        if forecast is None or job is None or self._forecasts_dropped:
+            self._forecasts.pop(key, None)
+            return
+        self._forecasts[key] = forecast
+        if forecasts.is_due(job.status, forecast, now):
+            self.controller.queue.add(key)
 
     def follow_leaving(self, handover: Handover) -> None:
         """Delay the next attempt of jobs whose pods remediation is evicting."""
@@ -285,6 +303,8 @@ class TrainingJobController:
             self.members.clear()
             self._ends.clear()
             self._waits_for.clear()
+            self._forecasts.clear()
+            self._forecasts_dropped = False
             self._runs.clear()
             self._quiet.clear()
 
@@ -304,6 +324,14 @@ class TrainingJobController:
     def _wrote(self, job: TrainingJob, action: WriteStatus) -> None:
         self._written[job.uid] = job
         log.info("%s: %s: %s", job.key, action.reason, action.status.message)
+        if action.reason == "Forecast" and job.status.start_forecast is None:
+            self._forecasts.clear()
+            self._forecasts_dropped = True  # else the same estimate would be written for ever
+            log.warning(
+                "%s: the API server dropped status.startForecast: the CustomResourceDefinition trainingjobs.muster.dev "
+                "is older than this controller; apply the one of this version to see when jobs start",
+                job.key,
+            )
         record = action.status.run
         if record is None:
             self._runs.pop(job.uid, None)
@@ -339,6 +367,7 @@ class TrainingJobController:
             progress=self._book.newest(job.uid, job.status.attempt),
             hardware=self.caches.hardware_of(nodes),
             waits_for=self._waits_for.get(job.key),
+            forecast=self._forecasts.get(job.key),
             leaving=job.key in self._handover.going,
             refusal=self._executor.refusal(job.uid),
             gpu_counts=self._counts_for(job),

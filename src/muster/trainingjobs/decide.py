@@ -42,7 +42,7 @@ from muster.trainingjobs.plan import (
 from muster.trainingjobs.pods.node_use import node_use
 from muster.trainingjobs.pods.slots import Clock, Slot, pod_uids, slots_of
 from muster.trainingjobs.snapshot import JobSnapshot, Wait
-from muster.trainingjobs.status import builder, spec_edits, stalls
+from muster.trainingjobs.status import builder, forecasts, spec_edits, stalls
 
 _STOP_SLACK_S: Final = 30.0
 """Added to twice the grace before pods of an ended job that will not end are deleted."""
@@ -86,6 +86,8 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
         )
         if not _writes(actions):
             actions += backfilled.follow(snapshot)
+        if not _writes(actions):
+            actions += forecasts.follow(snapshot, now)
         if job.status.phase == "Running" and not _writes(actions):
             actions += stalls.tend(snapshot, slots, clock)
     if not job.spec.suspend:
@@ -95,6 +97,7 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
             if not pod.terminating
         ]
     actions += _abandoned(snapshot, clock)
+    actions = [forecasts.without_old(action) for action in actions]
     return Plan(actions=tuple(actions), wake_at=clock.wake_at)
 
 

@@ -51,6 +51,7 @@ Reason = Literal[
     "CannotStart",
     "PodsRefused",
     "Waiting",
+    "Forecast",
     "SlotEmpty",
     "SlotBroken",
     "Superseded",

@@ -11,7 +11,7 @@ import msgspec
 from muster.api.placement import Placement
 from muster.api.run_record import RunRecord
 from muster.api.training_job import TrainingJob
-from muster.api.training_job_status import CheckpointSource, Progress
+from muster.api.training_job_status import CheckpointSource, Progress, StartForecast
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.observed import Seen
@@ -192,6 +192,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         progress: the newest report of the current attempt; None before the first.
         hardware: evidence about its nodes.
         waits_for: why the scheduler has no nodes for it; None if this leader has not heard a reason.
+        forecast: when it is expected to start; None if the scheduler has not given this leader an estimate.
         leaving: its pods are being evicted from nodes that are drained.
         refusal: why the newest pod could not be created.
         gpu_counts: GPU count -> number of nodes that the job may use; looked up before an attempt that needs it.
@@ -216,6 +217,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
     waits_for: Wait | None = None
+    forecast: StartForecast | None = None
     leaving: bool = False
     refusal: Refusal | None = None
     gpu_counts: Mapping[int, int] = msgspec.field(default_factory=dict)

@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from muster.api.fixed_spec import effective
 from muster.api.placement import Backfill, LeavingReason, Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job import TrainingJob
-from muster.api.training_job_status import CheckpointSource, CheckpointStatus, Progress, TrainingJobStatus
+from muster.api.training_job_status import (
+    CheckpointSource,
+    CheckpointStatus,
+    Progress,
+    StartForecast,
+    TrainingJobStatus,
+)
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node, NodeCondition, NodeStatus
 from muster.kube.objects.pod import Pod, PodCondition, PodStatus
@@ -82,6 +88,7 @@ class World:
         self.strained_at = 0.0
         self.progress: Progress | None = None
         self.placement: Placement | None = None
+        self.forecast: StartForecast | None = None
         self.reserved_for = ""
         """The gang for which its nodes are reserved, if it is backfilled; only then it has a Placement."""
         self.version = 1
@@ -119,6 +126,7 @@ class World:
             contact_trusted=self.trusted,
             leases=self.leases,
             leaving=self.leaving,
+            forecast=self.forecast,
             source=self.source if self.job.status.attempt == 0 else None,
             strained_at=self.strained_at,
             progress_due=False,

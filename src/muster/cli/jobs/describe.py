@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from muster.api.fixed_spec import effective
 from muster.api.training_job import TrainingJob
-from muster.api.training_job_status import Fault, Restarts, Timeline
+from muster.api.training_job_status import Fault, Restarts, StartForecast, StartInterval, Timeline
 from muster.api.untyped_stall import suspicion_of
 from muster.api.words import counted, rank_text
 from muster.cli.output import age, duration
@@ -224,6 +224,9 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
         if status.phase == "Running" and status.attempt > 1 and status.slots_kept is not None:  # now the cause is final
             size = status.size or new.spec.replicas
             lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
+    expected = start_text(new)
+    if expected and status.start_forecast != (before.start_forecast if before else None):
+        lines.append(f"starts: {expected}")
     was_stalled = old is not None and stalled(old)
     gang = status.backfill.gang if status.backfill is not None else ""
     if gang and (before is None or before.backfill is None or before.backfill.gang != gang):
@@ -302,6 +305,59 @@ def backfill_column(job: TrainingJob) -> str:
     lost = f"lost {duration(backfill.seconds_lost)}" if backfill.seconds_lost else ""
     parts = f"for {backfill.gang}" if backfill.gang else "", f"asked {backfill.asked}x" if backfill.asked else "", lost
     return ", ".join(filter(None, parts))
+
+
+def start_text(job: TrainingJob, now: datetime | None = None) -> str:
+    """Returns when a waiting job is expected to start, or why that is not known; empty without an estimate.
+
+    Example: `in 2h to 9h (80%), estimated from 40 jobs like those in front`.
+    """
+    forecast = job.status.start_forecast
+    if forecast is None or job.status.phase != "Pending":
+        return ""
+    if forecast.interval is None:
+        return _no_start(forecast)
+    now = now or datetime.now(UTC)
+    when, latest = _interval(forecast.interval, now), forecast.interval.latest
+    if latest is not None and latest > now:
+        when += f" ({round(100 * forecast.probability)}%)"
+    match forecast.basis:
+        case "Similar":
+            return f"{when}, estimated from {counted(forecast.jobs, 'job')} like those in front"
+        case "General":
+            return f"{when}, estimated from this cluster's jobs in general"
+        case _:
+            return f"{when}, estimated from the time limits in front"
+
+
+def start_column(job: TrainingJob) -> str:
+    """The same for a column: `in 2h to 9h`; empty without an interval."""
+    forecast = job.status.start_forecast
+    if forecast is None or forecast.interval is None or job.status.phase != "Pending":
+        return ""
+    return _interval(forecast.interval, datetime.now(UTC))
+
+
+def _interval(interval: StartInterval, now: datetime) -> str:
+    """Returns the interval from now on. Times that have passed are left out."""
+    earliest_s = (interval.earliest - now).total_seconds()
+    if interval.latest is None:
+        return f"in {duration(earliest_s)} or later" if earliest_s > 0 else "any moment or later"
+    latest_s = (interval.latest - now).total_seconds()
+    if latest_s <= 0:
+        return f"overdue by {duration(-latest_s)}"
+    early, late = duration(earliest_s), duration(latest_s)
+    return f"in {early} to {late}" if earliest_s > 0 and early != late else f"within {late}"
+
+
+def _no_start(forecast: StartForecast) -> str:
+    match forecast.unknown:
+        case "TooFewJobs":
+            return f"unknown: an estimate needs more jobs that have ended; {forecast.jobs} are known"
+        case "TooFarBack":
+            return "unknown: too many jobs are in front"
+        case _:
+            return "unknown: it is too far away, or a job in front has no estimate"
 
 
 def times_text(job: TrainingJob, now: datetime) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from muster.api.training_job import TrainingJob
+    from muster.api.training_job_status import StartForecast
     from muster.cli.target import Cluster
     from muster.kube.client import Client
     from muster.kube.objects.node import Node
@@ -208,6 +209,9 @@ async def _explain(
         if found is None and (name or job):
             wanted = job or await _get(client, namespace, name)
             found = _supposed(state, wanted, now, team_key, (await client.list_all(Node)).items)
+        changed = changes != Changes()
+        waits = name and not changed and not supposed.any and not isinstance(found, Explanation)
+        forecast = await _read_forecast(client, namespace, name) if waits else None
     in_force, dry = supposed.over(settings), None
     if supposed.any:
         dry = dry_run(state, in_force, settings, now)
@@ -218,16 +222,40 @@ async def _explain(
         return found, dry
     gang = found
     _add(state, gang, changes)
-    changed = changes != Changes()
     if changed:
         suppose_placed(state, gang, now=now, settings=in_force)
-    return explain(state.snapshot(), gang, now=now, supposed=changed, settings=in_force), dry
+    explanation = explain(state.snapshot(), gang, now=now, supposed=changed, settings=in_force)
+    return _with_forecast(explanation, forecast), dry
 
 
 async def _get(client: Client, namespace: str, name: str) -> TrainingJob:
     from muster.cli.jobs.watch import get_job
 
     return await get_job(client, namespace, name)
+
+
+async def _read_forecast(client: Client, namespace: str, name: str) -> tuple[StartForecast, str] | None:
+    """Return the estimate of the start in the job's status, and its text; users may not read the history itself."""
+    from muster.cli.jobs.describe import start_text
+
+    try:
+        job = await _get(client, namespace, name)
+    except CliError:  # another workload, which has no estimate
+        return None
+    forecast, text = job.status.start_forecast, start_text(job)
+    return (forecast, text) if forecast is not None and text else None
+
+
+def _with_forecast(explanation: Explanation, found: tuple[StartForecast, str] | None) -> Explanation:
+    """Add the estimate, unless the time limits say the same more exactly."""
+    from msgspec.structs import replace
+
+    if found is None or not explanation.waits:
+        return explanation
+    forecast, text = found
+    if forecast.basis == "Limits" and explanation.when is not None:
+        return explanation
+    return replace(explanation, forecast=forecast, expected=text)
 
 
 async def _find(

@@ -22,7 +22,9 @@ HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "REPORTED", "RE
 WIDE_HEADERS = (*HEADERS, "GPUS", "LAUNCHER", "MESSAGE")
 BACKFILL = "BACKFILL"
 """A column that is shown only if one of the jobs is or was backfilled."""
-OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "REPORTED", "STEP", BACKFILL, "AGE")
+STARTS = "STARTS"
+"""A column that is shown only if it is estimated when one of the jobs starts."""
+OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "REPORTED", "STEP", BACKFILL, STARTS, "AGE")
 """Columns that are omitted on a narrow terminal, in this order."""
 
 
@@ -65,14 +67,15 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
 
 def table(jobs: list[TrainingJob], *, wide: bool, namespaces: bool) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Returns headers and rows of the table. `namespaces`: with a column for the namespace."""
-    from muster.cli.jobs.describe import backfill_column
+    from muster.cli.jobs.describe import backfill_column, start_column
 
     headers = WIDE_HEADERS if wide else HEADERS
     rows = [_row(job)[: len(headers)] for job in jobs]
-    backfill = [backfill_column(job) for job in jobs]
-    if any(backfill):
-        headers = (*headers, BACKFILL)
-        rows = [(*row, text or "-") for row, text in zip(rows, backfill, strict=True)]
+    for name, text_of in ((BACKFILL, backfill_column), (STARTS, start_column)):
+        column = [text_of(job) for job in jobs]
+        if any(column):
+            headers = (*headers, name)
+            rows = [(*row, text or "-") for row, text in zip(rows, column, strict=True)]
     if namespaces:
         headers = ("NAMESPACE", *headers)
         rows = [(job.namespace, *row) for job, row in zip(jobs, rows, strict=True)]

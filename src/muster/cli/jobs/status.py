@@ -90,6 +90,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
             f"{counted(spec.replicas, 'node')}{gpus}, {counted(job.ranks, 'rank')} each, launcher {spec.launcher}",
         ),
         ("Attempt", f"{describe.attempt(job)}, {describe.slots_text(job)}"),
+        ("Starts", describe.start_text(job, now)),
         ("Borrows", borrowed),
         ("Backfilled", describe.backfill_text(job)),
         ("Progress", describe.progress_text(job, now)),

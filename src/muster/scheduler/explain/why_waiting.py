@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from muster.api.training_job_status import StartForecast
 from muster.api.words import counted
 from muster.scheduler.decide import decide, is_behind
 from muster.scheduler.explain.loading import load_snapshot, suppose
@@ -54,6 +55,8 @@ class Explanation(msgspec.Struct, frozen=True):
         queued: gangs in the queue.
         head: the gang it waits behind, if that is the reason.
         when: when it starts, from the time limits of the gangs it waits for; None if unknown.
+        forecast: when it is expected to start, from run times of ended jobs; None without an estimate.
+        expected: the forecast as text; "" without one.
     """
 
     gang: str
@@ -70,6 +73,8 @@ class Explanation(msgspec.Struct, frozen=True):
     queued: int = 0
     head: str = ""
     when: Start | None = None
+    forecast: StartForecast | None = None
+    expected: str = ""
 
     def lines(self) -> list[str]:
         """Return the explanation as text for a terminal."""
@@ -80,7 +85,10 @@ class Explanation(msgspec.Struct, frozen=True):
         if self.position:
             lines.append(f"queue: {self.position} of {self.queued}")
         if self.waits:
-            lines.append(f"starts: {_when(self.when)}")
+            limited = self.when is not None or not self.expected
+            lines.append(f"starts: {_when(self.when) if limited else self.expected}")
+            if self.when is not None and self.expected:
+                lines.append(f"expected: {self.expected}")
         return lines
 
     def data(self) -> dict[str, Any]:
