@@ -78,6 +78,8 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     "answer is still alive",
     ("muster-controller", "leases muster-controller"): "leader election",
     ("muster-controller", "configmaps muster-scheduler"): "to read the backfill policies and the order of the queue",
+    ("muster-controller", "runhistories"): "to create the object below (RBAC cannot restrict `create` to a name)",
+    ("muster-controller", "runhistories muster"): "to record run times of ended jobs, from which starts are estimated",
     ("muster-controller", "secrets"): "to create the two Secrets below (RBAC cannot restrict `create` to a name)",
     ("muster-controller", "secrets muster-controller-tls muster-cluster-secret"): "to read the controller's "
     "certificate, and the secret from which keys of attempts are derived",

@@ -91,7 +91,7 @@ def test_kinds_are_upgraded_and_kept(offline_helm: Helm) -> None:
     kept = [each for key, each in rendered(offline_helm).items() if key[0] == "CustomResourceDefinition"]
     assert {each["metadata"]["name"] for each in kept} == {
         f"{plural}.muster.dev"
-        for plural in ("trainingjobs", "placements", "nodehealths", "preflights", "noderemediations")
+        for plural in ("trainingjobs", "placements", "nodehealths", "preflights", "noderemediations", "runhistories")
     }
     assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in kept)
     assert not (CHART / "crds").exists(), "what lies there is never upgraded"
