@@ -141,6 +141,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         restartable: it may be stopped and started again at little cost: it declares that, or has saved a checkpoint.
         requeueable: its spec does not forbid to stop it and start it again.
         asked: how often it was asked to leave nodes on which it was backfilled.
+        ran_s: for how many seconds it ran in attempts before the present one.
         user: the user who runs it, from its label; "" without one.
         image: the image of its ranks.
         said: the reason in its condition Admitted why it has no nodes; "" without one.
@@ -161,6 +162,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     restartable: bool = False
     requeueable: bool = False
     asked: int = 0
+    ran_s: float = 0.0
     user: str = ""
     image: str = ""
     said: str = ""

@@ -31,11 +31,10 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
-from muster.scheduler.queue.backfill import Start
 from muster.scheduler.queue.fair import FairOrder
-from muster.scheduler.queue.projection import starts_by
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
+from muster.sim.replay.forecasts import Forecasts
 from muster.sim.replay.history import History
 from muster.sim.replay.job import NodeShape
 from muster.sim.replay.objects import NAMESPACE, START_S, PodMaker, node_of
@@ -68,7 +67,7 @@ class Cluster:
         self._memo = EMPTY
         self._state.budgets.known = True  # replays have no disruption budgets
         self._runs: dict[str, Run] = {}
-        self._unsaid: list[Run] = []
+        self._forecasts = Forecasts()
         self._on: dict[str, dict[str, Run]] = {name: {} for name in self._shapes}
         self._placements: dict[str, Placement] = {}
         self._versions = itertools.count(1)
@@ -91,7 +90,7 @@ class Cluster:
             gang_key(NAMESPACE, job.name, job.name) if job.gang else f"{NAMESPACE}/{run.pods[0]}/pod/{run.pods[0]}"
         )
         self._runs[run.key] = run
-        self._unsaid.append(run)
+        self._forecasts.arrived(run)
         self._say(run)
 
     def end(self, run: Run, now: float) -> None:
@@ -150,12 +149,10 @@ class Cluster:
             self._memo = plan.memo
             self._state.searched(plan.searches)
             self.plans += 1
-            for key, start in plan.starts.items():
-                _foretell(self._runs[key], start)
             for action in plan.actions:
                 self._carry_out(action, now, touched, evicted)
             if all(type(action) is MarkBound for action in plan.actions):
-                self._foretell_new(plan, now)
+                self._forecasts.look(self._state.snapshot(), plan, self._settings, now)
                 break  # MarkBound frees no room, so another plan would be the same
         else:
             raise InvariantBroken(f"the scheduler is still busy after {_ROUNDS_MAX} plans for one moment")
@@ -163,22 +160,11 @@ class Cluster:
         for run in touched.values():
             if run.whole:
                 self._check_spread(run)
+                self._forecasts.started(run, now)
                 whole.append(run)
             elif run.nodes and run.started_s is None:
                 raise InvariantBroken(f"{run.key} has {len(run.nodes)} of {run.job.members} members bound")
         return whole, plan.wake_at - START_S if plan.wake_at is not None else None
-
-    def _foretell_new(self, plan: Plan, now: float) -> None:
-        """Record forecasts of the start of new waiting jobs, as `muster explain` computes them."""
-        runs, self._unsaid = [run for run in self._unsaid if not run.nodes], []
-        if not runs:
-            return
-        snapshot = self._state.snapshot()
-        for run in runs:
-            gang = snapshot.gangs.get(run.key)
-            start = starts_by(snapshot, plan, gang, START_S + now) if gang is not None else None
-            if start is not None:
-                _foretell(run, start)
 
     def _carry_out(self, action: Action, now: float, touched: dict[str, Run], evicted: Evicted) -> None:
         if isinstance(action, Bind):
@@ -268,9 +254,3 @@ class Cluster:
     def _check_spread(run: Run) -> None:
         if run.job.gang and len(set(run.nodes.values())) != run.job.members:
             raise InvariantBroken(f"{run.key} has two members on one node: {sorted(run.nodes.values())}")
-
-
-def _foretell(run: Run, start: Start) -> None:
-    """Record the first forecast of a job's start."""
-    if run.started_s is None and run.forecast is None:
-        run.forecast = (start.earliest - START_S, start.latest - START_S)

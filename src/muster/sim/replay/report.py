@@ -96,7 +96,7 @@ class Forecasts(msgspec.Struct, frozen=True, rename="camel"):
         made: the number of these jobs with a forecast. If a job still waits at the end of the replay, its forecast
             counts only if the interval has ended.
         held: the number of forecasts in whose interval the job started.
-        mean_hours: the mean length of the intervals; None if there are none.
+        mean_hours: the mean length of the intervals that have an end; None if there are none.
     """
 
     waited: int
@@ -212,15 +212,18 @@ def _forecasts(runs: Sequence[Run], end_s: float) -> Forecasts:
     """Count forecasts. If a job still waits and its interval has not ended, its forecast does not count."""
     waited = [run for run in runs if run.started_s is None or run.started_s > run.job.submit_s]
     made = held = 0
-    length_s = 0.0
+    lengths_s = []
     for run in waited:
-        if run.forecast is None or (run.started_s is None and run.forecast[1] >= end_s):
+        if run.forecast is None:
             continue
         earliest, latest = run.forecast
+        if run.started_s is None and (latest is None or latest >= end_s):
+            continue
         made += 1
-        held += run.started_s is not None and earliest <= run.started_s <= latest
-        length_s += latest - earliest
-    return Forecasts(len(waited), made, held, _short(length_s / HOUR_S / made) if made else None)
+        held += run.started_s is not None and earliest <= run.started_s and (latest is None or run.started_s <= latest)
+        if latest is not None:
+            lengths_s.append(latest - earliest)
+    return Forecasts(len(waited), made, held, _short(sum(lengths_s) / HOUR_S / len(lengths_s)) if lengths_s else None)
 
 
 def _queue(runs: Iterable[Run], end_s: float) -> list[QueueTime]:

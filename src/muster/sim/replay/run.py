@@ -18,7 +18,8 @@ class Run:
             interruption. None while a member is missing.
         ended_s: when the job had done its work; None before.
         done_s: the work that was done and saved when this period began.
-        forecast: the first interval in which the scheduler expected the start; None if there was no forecast.
+        forecast: the first interval in which the scheduler expected the start; None if there was no forecast. Its end
+            is None if the start may be later than can be known.
         queued: the job is in the queue: it has not started, or it was preempted.
         asked: how often the job was asked to leave nodes on which it was backfilled.
         lost_asked_s: the work that a job without checkpoints lost when it was asked to leave.
@@ -41,7 +42,7 @@ class Run:
         self.attempt = 0
         self.started_s: float | None = None
         self.since_s: float | None = None
-        self.forecast: tuple[float, float] | None = None
+        self.forecast: tuple[float, float | None] | None = None
         self.done_s = 0.0
         self.asked = 0
         self.queued = False
