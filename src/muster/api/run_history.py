@@ -20,6 +20,8 @@ BYTES_MAX: Final = 768 * 1024
 TEXT_MAX: Final = 253
 """Longest text of a group. Longer names of images are cut."""
 RUN_SECONDS_MAX: Final = 10**9
+LATE_MAX: Final = 200
+"""Most jobs that are remembered as late."""
 
 
 class RecordedRun(KubeStruct):
@@ -57,13 +59,33 @@ class RunGroup(KubeStruct):
     runs: Annotated[tuple[RecordedRun, ...], Meta(description="The gangs, the last to end comes last.")] = ()
 
 
+class StartCalibration(KubeStruct, kw_only=True):
+    """Corrections of the estimates of starts, learned from the first estimate of each job and its start."""
+
+    lower: Annotated[float, Meta(ge=-20, le=20, description="Quantile of the earlier end of intervals, in log-odds.")]
+    upper: Annotated[float, Meta(ge=-20, le=20, description="Quantile of the later end of intervals, in log-odds.")]
+    outcomes: Annotated[int, Meta(ge=0, description="Number of estimates whose outcome is known.")] = 0
+    held: Annotated[int, Meta(ge=0, description="How many of these jobs started within their interval.")] = 0
+    late: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=LATE_MAX,
+            description="UIDs of jobs that still wait after their interval. Their outcome is counted already.",
+        ),
+    ] = ()
+
+
 class RunHistorySpec(KubeStruct):
-    """The newest ended gangs, and how well earlier predictions of starts were met."""
+    """The newest ended gangs, and how well earlier estimates of starts were met."""
 
     groups: Annotated[
         tuple[RunGroup, ...],
         Meta(description="Ended gangs by what they have in common; at most 2,000 gangs in all groups together."),
     ] = ()
+    calibration: Annotated[
+        StartCalibration | None,
+        Meta(description="Corrections of the estimates of starts; absent before the first outcome."),
+    ] = None
 
 
 class RunHistory(KubeObject, kw_only=True):

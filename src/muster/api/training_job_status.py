@@ -16,7 +16,7 @@ Cause = Literal["user", "infrastructure", "unknown"]
 NodeSharing = Literal["Exclusive", "Shared"]
 RankTrouble = Literal["stopped", "zombie", "gone"]
 ForecastBasis = Literal["Similar", "General", "Limits"]
-ForecastGap = Literal["TooFewJobs", "TooFarBack", "TooUncertain"]
+ForecastGap = Literal["TooFewJobs", "TooFarBack", "TooLarge", "TooUncertain"]
 
 CHECKPOINTS_MAX = 5
 """Most confirmed checkpoints in a job's status."""
@@ -133,12 +133,16 @@ class StartForecast(KubeStruct):
         ForecastGap | None,
         Meta(
             description="Why there is no interval. TooFewJobs: too few jobs have ended. TooFarBack: too many jobs are "
-            "in front. TooUncertain: the start is too far away, or depends on a gang whose run time is not known."
+            "in front. TooLarge: the cluster has too few nodes. TooUncertain: the start is too far away, or depends on "
+            "a gang whose run time is not known."
         ),
     ] = None
     first: Annotated[
         StartInterval | None,
-        Meta(description="The first interval that the job got while it waits. It is compared with the start."),
+        Meta(
+            description="The first interval from ended jobs that the job got while it waits. It is compared with the "
+            "start."
+        ),
     ] = None
 
 

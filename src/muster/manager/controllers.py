@@ -126,6 +126,7 @@ def works_of(
             shared.identity,
             settings=settings,
             waits=jobs.waits if jobs is not None else None,
+            forecasts=jobs.forecast if jobs is not None else None,
             lacks=listener(demands) if parts.scaling else None,
             handover=handover if parts.teams or parts.health else None,
             shadow=shadow,

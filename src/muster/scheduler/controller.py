@@ -40,6 +40,7 @@ from muster.scheduler.decide import decide
 from muster.scheduler.explain.gpu_time import GpuTime
 from muster.scheduler.explain.queue_head_metrics import HeadNodes
 from muster.scheduler.forecast.ended import finished_at
+from muster.scheduler.forecast.forecaster import Forecaster, Forecasts
 from muster.scheduler.forecast.recorder import RunRecorder
 from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.gangs.gang import Gang
@@ -96,6 +97,7 @@ class SchedulerController:
         request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
         volume_deadline_s: limit on provisioning volumes for a gang's nodes.
         waits: called with the reasons why gangs wait, and when they stop waiting.
+        forecasts: called with estimates when waiting training jobs start, and when they stop waiting.
         lacks: called with the nodes that gangs lack.
         informers: shared with other controllers of this process; by default it has its own.
         handover: nodes on which no new pods may start, because they are changing teams or are reserved for a gang.
@@ -117,6 +119,7 @@ class SchedulerController:
         request_timeout_s: float = 10.0,
         volume_deadline_s: float = 120.0,
         waits: Waits | None = None,
+        forecasts: Forecasts | None = None,
         lacks: Lacks | None = None,
         handover: Handover | None = None,
         informers: Informers | None = None,
@@ -136,6 +139,7 @@ class SchedulerController:
         self._progress = progress
         self._rng = rng or random.Random()
         self._waits = waits
+        self._forecaster = Forecaster(forecasts) if forecasts is not None else None
         self._lacks = lacks
         self._handover = handover
         self._informers = informers or Informers(client, FORMS, progress=progress, rng=self._rng)
@@ -360,6 +364,11 @@ class SchedulerController:
         else:
             self._reporter.waiting(snapshot, plan, now)
             self._carry_out(plan)
+            if self._forecaster is not None:
+                recorder = self._recorder
+                work = self._forecaster.look(snapshot, plan, now, self.settings, recorder.calibration, recorder.count)
+                if work is not None:
+                    self._spawn(work)
             for demand in plan.demands:
                 self._spawn(self._reporter.show(demand, now))
         return Rest.until(plan.wake_at, self._clock(), settle_s=max(PAUSE_S, 2 * took_s), idle_s=IDLE_S)

@@ -356,6 +356,8 @@ def _no_start(forecast: StartForecast) -> str:
             return f"unknown: an estimate needs more jobs that have ended; {forecast.jobs} are known"
         case "TooFarBack":
             return "unknown: too many jobs are in front"
+        case "TooLarge":
+            return "unknown: the cluster has too few nodes for it"
         case _:
             return "unknown: it is too far away, or a job in front has no estimate"
 

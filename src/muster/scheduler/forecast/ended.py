@@ -15,9 +15,10 @@ from muster.api.fixed_spec import effective
 from muster.api.names import LABEL_USER
 from muster.api.training_job import TrainingJob
 from muster.kube.objects.pod import Pod
-from muster.scheduler.forecast.likeness import Likeness, gpus_of, likeness_of, pattern_of
+from muster.scheduler.forecast.likeness import Likeness, pattern_of
 from muster.scheduler.forecast.run_times import EndedRun
 from muster.scheduler.gangs.gang import Gang, PodRecord
+from muster.scheduler.gangs.likeness import gpus_of, likeness_of
 from muster.scheduler.gangs.placements import TRAINING_JOB
 from muster.scheduler.gangs.priority import Rank
 

@@ -1,4 +1,4 @@
-"""Records ended gangs in the RunHistory, and keeps the scheduler's model of run times up to date.
+"""Records ended gangs and outcomes of estimates in the RunHistory, and makes models of run times from it.
 
 New records are written together: at once if the last write was a minute ago, else when that minute is over. Without a
 new record there is no write. If the API server does not serve RunHistory, records stay in memory.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from muster.api.names import LABEL_TEAM
-from muster.api.run_history import RUN_HISTORY, TEXT_MAX, RunGroup, RunHistory, RunHistorySpec
+from muster.api.run_history import RUN_HISTORY, TEXT_MAX, RunHistory, RunHistorySpec, StartCalibration
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, NotFound
@@ -22,8 +22,18 @@ from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.informer import Informer
 from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource, is_later
 from muster.kube.planloop import PlanLoop, Rest, complete
+from muster.scheduler.forecast.calibration import Calibration
 from muster.scheduler.forecast.ended import PodRuns, ended_job, likeness_of_job, running
 from muster.scheduler.forecast.history import Runs, groups_of, merged, read_groups, rounded
+from muster.scheduler.forecast.outcomes import (
+    Outcome,
+    StartRecord,
+    after,
+    overdue,
+    read_calibration,
+    started,
+    to_calibration,
+)
 from muster.scheduler.forecast.run_times import RunTimes
 from muster.scheduler.gangs.adapters.membership import gang_key
 from muster.scheduler.gangs.gang import Gang, PodRecord
@@ -42,6 +52,8 @@ ASK_AGAIN_S: Final = 300.0
 """Interval of discovery while the kind is not served: a newer chart may be installed later."""
 MODEL_S: Final = 30.0
 """Minimum time between two models."""
+OUTCOMES_MAX: Final = 1000
+"""Most outcomes of estimates that wait to be written."""
 TRIES: Final = 3
 """Attempts of a write against other writers, before a pause."""
 
@@ -96,13 +108,33 @@ class RunRecorder:
         self._unreadable = 0
         self._ended_jobs: dict[str, tuple[TrainingJob, float | None]] = {}
         self._pod_runs = PodRuns()
+        self._stored_starts = StartRecord()
+        self._outcomes: list[Outcome] = []
+        self._sent: tuple[StartCalibration | None, int] | None = None
         self._modelled: Runs | None = None
         self._model_due = 0.0
+
+    @property
+    def count(self) -> int:
+        """The number of ended gangs."""
+        return len(self._runs)
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration of estimates of starts, with all known outcomes."""
+        return self._starts.calibration
+
+    @property
+    def _starts(self) -> StartRecord:
+        return after(self._stored_starts, self._outcomes)
 
     # Events
 
     def job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
-        """Take in a TrainingJob that may have ended, or was deleted."""
+        """Take in a TrainingJob that may have started or ended, or was deleted."""
+        outcome = started(old, new) if old is not None and new is not None else None
+        if outcome is not None and (outcome.given is not None or outcome.uid in self._starts.late):
+            self._count([outcome])
         if old is not None and (new is None or new.uid != old.uid):
             self._ended_jobs[old.uid] = old, self._clock()
         if new is not None and new.status.phase in ("Succeeded", "Failed", "Suspended"):
@@ -123,15 +155,22 @@ class RunRecorder:
         self._ended_jobs.clear()
         if ended:
             self._runs = merged(self._runs, {uid[:TEXT_MAX]: rounded(run) for uid, run in ended.items()})
-            self._loop.wake(self._runs != self._stored)
-        return self._model(gangs)
-
-    def _model(self, gangs: Mapping[str, Gang]) -> RunTimes | None:
+            self._loop.wake()
         now = self._clock()
-        if now < self._model_due or (self._modelled is self._runs and now < self._model_due + IDLE_S):
+        if now < self._model_due:
+            return None
+        self._count(overdue(self._jobs(), self._starts, now))
+        if self._modelled is self._runs and now < self._model_due + IDLE_S:
             return None
         self._model_due, self._modelled = now + MODEL_S, self._runs
         return RunTimes(self._runs.values(), running(gangs, self._jobs(), now)) if self._runs else None
+
+    def _count(self, outcomes: Collection[Outcome]) -> None:
+        if len(self._outcomes) > OUTCOMES_MAX:  # they cannot be written
+            self._stored_starts = self._starts
+            self._outcomes.clear()
+        self._outcomes += outcomes
+        self._loop.wake(bool(outcomes))
 
     # The object
 
@@ -171,7 +210,13 @@ class RunRecorder:
                 self.job_changed(None, job)
         unsaved = {uid: run for uid, run in self._runs.items() if self._stored.get(uid) != run}
         spec = found.spec if found is not None else None
-        self._stored, unreadable = read_groups(spec.get("groups") if isinstance(spec, dict) else spec, self._clock())
+        spec = spec if isinstance(spec, dict) else {}
+        self._stored, unreadable = read_groups(spec.get("groups"), self._clock())
+        self._stored_starts, wrong = read_calibration(spec.get("calibration"))
+        unreadable += wrong
+        if self._sent is not None and self._sent[0] == to_calibration(self._stored_starts):
+            del self._outcomes[: self._sent[1]]  # a write whose answer was lost
+            self._sent = None
         if unreadable > self._unreadable:
             log.warning("%s: %d entries of %s are not readable and are dropped", NAME, unreadable, RUN_HISTORY)
         self._found, self._unreadable = found, unreadable
@@ -182,12 +227,18 @@ class RunRecorder:
         """Write the object if there is something new for it."""
         for _ in range(TRIES):
             self._runs, groups = groups_of(self._runs)
-            sent = self._runs
-            if sent == self._stored:
+            runs, starts, outcomes = self._runs, self._starts, len(self._outcomes)
+            if (runs, starts) == (self._stored, self._stored_starts):
                 return Rest(SETTLE_S, IDLE_S)
-            result = await self._executor.run("writing the RunHistory", partial(self._send, groups))
+            spec = RunHistorySpec(groups=groups, calibration=to_calibration(starts))
+            self._sent = spec.calibration, outcomes
+            result = await self._executor.run("writing the RunHistory", partial(self._send, spec))
             if result.value is not None:
-                self._found, self._stored, self._unreadable = result.value, sent, 0
+                self._found, self._unreadable = result.value, 0
+                self._stored, self._stored_starts = runs, starts
+                if self._sent is not None:
+                    del self._outcomes[:outcomes]
+                self._sent = None
                 return Rest(WRITE_S, IDLE_S)
             if self._found is None and isinstance(result.error, NotFound):
                 return Rest(IDLE_S, IDLE_S)  # the namespace does not exist
@@ -195,8 +246,7 @@ class RunRecorder:
                 break
         return Rest(WRITE_S, 0.0)
 
-    async def _send(self, groups: tuple[RunGroup, ...]) -> StoredHistory:
-        spec = RunHistorySpec(groups=groups)
+    async def _send(self, spec: RunHistorySpec) -> StoredHistory:
         if self._found is None:
             metadata = ObjectMeta(name=RUN_HISTORY, namespace=self._namespace)
             written = await self._client.create(RunHistory(metadata=metadata, spec=spec))

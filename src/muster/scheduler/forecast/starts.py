@@ -22,8 +22,7 @@ from muster.scheduler.placement.ledger import fits
 from muster.scheduler.placement.matching import Matcher
 from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
-from muster.scheduler.queue.backfill import ends_at, would_end_at
-from muster.scheduler.queue.overtaking import began_at, may_be_backfilled
+from muster.scheduler.queue.backfill import began_at, ends_at, would_end_at
 from muster.scheduler.snapshot import Snapshot
 
 WAITING_MAX = 200
@@ -39,10 +38,12 @@ class StartForecast(msgspec.Struct, frozen=True):
         waits_s: seconds from now until the start, in ascending order; inf if the gang did not start.
         jobs: the smallest number of ended jobs on which the prediction of a run time rests; 0 if no run time was
             predicted, because all gangs in front have time limits.
+        general: one of these predictions rests on all gangs of the cluster, because too few are like the gang.
     """
 
     waits_s: tuple[float, ...]
     jobs: int
+    general: bool = False
 
 
 def forecast_starts(
@@ -53,22 +54,44 @@ def forecast_starts(
     A gang that would not fit into the empty cluster has no forecast, nor has a gang that starts in less than half of
     the simulations. `now` is in seconds since the epoch.
     """
-    gangs = _Gangs(snapshot, matcher, settings, most)
-    if not gangs.waiting:
-        return {}
-    scene = gangs.scene()
-    draws = _Draws(snapshot.run_times, now)
-    ends = [draws.until_end(gang) for gang in gangs.holders]
-    runs = [draws.run(gang) for gang in gangs.entrants]
-    starts = [
-        simulate(scene, [each[number] for each in ends], [each[number] for each in runs]) for number in range(SAMPLES)
-    ]
-    found: dict[str, StartForecast] = {}
-    for at, gang in enumerate(gangs.entrants):
-        waits_s = tuple(sorted(sample[at] for sample in starts))
-        if gang.key in gangs.waiting and waits_s[SAMPLES // 2] < math.inf:
-            found[gang.key] = StartForecast(waits_s, draws.jobs)
-    return found
+    simulations = StartSimulations(snapshot, matcher, now, settings, most)
+    for number in range(SAMPLES):
+        simulations.run(number)
+    return simulations.forecasts()
+
+
+class StartSimulations:
+    """The simulations of one snapshot, which may change after this object was made.
+
+    The simulations of a large cluster take a second together. So a caller can do other work between them.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, matcher: Matcher, now: float, settings: Settings, most: int = WAITING_MAX
+    ) -> None:
+        gangs = _Gangs(snapshot, matcher, settings, most)
+        self._waiting = gangs.waiting
+        self._entrants = [gang.key for gang in gangs.entrants]
+        self._scene = gangs.scene() if gangs.waiting else None
+        self._draws = _Draws(snapshot.run_times, now)
+        self._ends = [self._draws.until_end(gang) for gang in gangs.holders] if gangs.waiting else []
+        self._runs = [self._draws.run(gang) for gang in gangs.entrants]
+        self._starts: list[list[float]] = []
+
+    def run(self, number: int) -> None:
+        """Run one simulation; `number` is from 0 to `SAMPLES` - 1."""
+        if self._scene is not None:
+            ends, runs = [each[number] for each in self._ends], [each[number] for each in self._runs]
+            self._starts.append(simulate(self._scene, ends, runs))
+
+    def forecasts(self) -> dict[str, StartForecast]:
+        """Return the forecasts by key, after all simulations."""
+        found: dict[str, StartForecast] = {}
+        for at, key in enumerate(self._entrants if self._waiting else ()):
+            waits_s = tuple(sorted(sample[at] for sample in self._starts))
+            if key in self._waiting and waits_s[SAMPLES // 2] < math.inf:
+                found[key] = StartForecast(waits_s, self._draws.jobs, self._draws.general)
+        return found
 
 
 class _Draws:
@@ -76,11 +99,12 @@ class _Draws:
 
     Attributes:
         jobs: the smallest number of ended jobs on which a prediction rests; 0 before the first one.
+        general: a prediction rests on all gangs of the cluster.
     """
 
     def __init__(self, model: RunTimes, now: float) -> None:
         self._model, self._now = model, now
-        self.jobs = 0
+        self.jobs, self.general = 0, False
 
     def until_end(self, gang: Gang) -> Sequence[float]:
         """Return in how many seconds a gang on nodes ends."""
@@ -98,6 +122,7 @@ class _Draws:
         if remaining is None:
             return (limit_s,) * SAMPLES
         self.jobs = min(self.jobs or remaining.jobs, remaining.jobs)
+        self.general = self.general or remaining.basis == "Cluster"
         number = crc32(gang.key.encode())
         step, first = 1 + number % (SAMPLES - 1), number // SAMPLES
         return [
@@ -193,7 +218,7 @@ class _Gangs:
                     kind=kinds.setdefault(sizes, len(kinds)),
                     needs=tuple((wanted[cls], states.request(cls), count) for cls, count in each.items()),
                     usable=usable,
-                    restartable=may_be_backfilled(gang, self._settings),
+                    restartable=gang.restartable and gang.times_asked < self._settings.backfill_asks_max,
                     runs=gang.key not in self.waiting,
                 )
             )

@@ -193,6 +193,7 @@ def job_facts(job: TrainingJob) -> JobFacts:
         restartable=spec.restartable if spec.restartable is not None else saved is not None,
         requeueable=spec.restartable is not False,
         asked=status.backfill.asked if status.backfill is not None else 0,
+        ran_s=status.run_seconds,
         user=job.metadata.labels.get(LABEL_USER, ""),
         image=spec.image,
         said=next((each.reason for each in status.conditions if each.type == "Admitted" and each.status != "True"), ""),

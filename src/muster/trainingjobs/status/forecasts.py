@@ -44,7 +44,9 @@ def follow(snapshot: JobSnapshot, now: float) -> list[Action]:
     if forecast is None or not is_due(status, forecast, now):
         return []
     known = status.start_forecast
-    first = (known.first if known is not None else None) or forecast.interval
+    first = known.first if known is not None else None
+    if first is None and forecast.basis != "Limits":  # limits are a bound, and not an estimate to learn from
+        first = forecast.interval
     status = replace(status, start_forecast=replace(forecast, first=first))
     return [WriteStatus(builder.fitted(status), "Forecast")]
 
