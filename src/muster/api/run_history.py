@@ -62,8 +62,8 @@ class RunGroup(KubeStruct):
 class StartCalibration(KubeStruct, kw_only=True):
     """Corrections of the estimates of starts, learned from the first estimate of each job and its start."""
 
-    lower: Annotated[float, Meta(ge=-20, le=20, description="Quantile of the earlier end of intervals, in log-odds.")]
-    upper: Annotated[float, Meta(ge=-20, le=20, description="Quantile of the later end of intervals, in log-odds.")]
+    lower: Annotated[float, Meta(ge=-7, le=7, description="Quantile of the earlier end of intervals, in log-odds.")]
+    upper: Annotated[float, Meta(ge=-7, le=7, description="Quantile of the later end of intervals, in log-odds.")]
     outcomes: Annotated[int, Meta(ge=0, description="Number of estimates whose outcome is known.")] = 0
     held: Annotated[int, Meta(ge=0, description="How many of these jobs started within their interval.")] = 0
     late: Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from muster.cli.output import duration, print_table
-from muster.cli.replay.summary import percent, print_source
+from muster.cli.replay.summary import held_text, percent, print_source
 from muster.sim.replay.report import QueueTime, Report
 
 _TOTALS: tuple[tuple[str, Callable[[Report], str]], ...] = (
@@ -22,6 +22,7 @@ _TOTALS: tuple[tuple[str, Callable[[Report], str]], ...] = (
     ("P90 wait, all but heaviest user", lambda report: _time(report.other_users_p90_s)),
     ("GPU hours done again", lambda report: f"{report.gpu_hours.redone:,.0f}"),
     ("GPU hours held up", lambda report: f"{report.gpu_hours.stopped:,.0f}"),
+    ("starts within their forecast", lambda report: held_text(report.forecasts)),
 )
 
 

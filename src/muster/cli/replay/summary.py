@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from muster.cli.output import duration, print_table
-from muster.sim.replay.report import Moment, QueueTime, Report
+from muster.sim.replay.report import Forecasts, Moment, QueueTime, Report
 
 ROWS_MAX = 15
 """Most rows of the table over time, so that it fits on a screen. `-o json` has all."""
@@ -97,10 +97,15 @@ def _totals(report: Report) -> list[tuple[str, str, str]]:
         ),
         (
             "forecasts of starts",
-            percent(forecasts.held / forecasts.made) if forecasts.made else "-",
+            held_text(forecasts),
             f"held, of {forecasts.made:,}{length}, made for {percent(known)} of {forecasts.waited:,} jobs that waited",
         ),
     ]
+
+
+def held_text(forecasts: Forecasts) -> str:
+    """Return how many of the forecasts held."""
+    return percent(forecasts.held / forecasts.made) if forecasts.made else "-"
 
 
 def percent(share: float) -> str:

@@ -15,14 +15,20 @@ from collections.abc import Sequence
 
 import msgspec
 
+from muster.scheduler.forecast.simulation import HORIZON_S
+
 PROBABILITY = 0.8
 """Share of the starts that are within their interval in the long run."""
 _MISSES = (1 - PROBABILITY) / 2
 """Share of the starts before and after their interval."""
 STEP = 0.15
 """How fast the edges adapt, in log-odds for each outcome of the less frequent kind."""
-_LEVEL_MAX = 12.0
-"""Limit of a level, in log-odds. At this level the interval is about 10,000 times as long as the simulations say."""
+_START = math.log((1 - _MISSES) / _MISSES)
+"""Positions of the edges before the first outcome, in log-odds: quantiles of 10% and 90%."""
+_LIMIT = 7.0
+"""Limit of a position. There, an edge is at least 10,000 times as late or early as the simulations say."""
+_GROWTH = math.log(4)
+"""Least growth of the logarithm of the wait from the median to the longest wait, where edges are beyond these."""
 _FLOOR_S = 60.0
 """Added to waits before they are compared as ratios: with less, the difference does not matter to anyone."""
 
@@ -42,17 +48,17 @@ class StartInterval(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """The levels of the edges of intervals, as log-odds of quantiles, and how many outcomes they rest on.
+    """The positions of the edges of intervals, and how many outcomes they rest on.
 
     Attributes:
-        lower: level of the earlier edge; -log 9 is the quantile of 10%.
-        upper: level of the later edge; log 9 is the quantile of 90%.
+        lower: position of the earlier edge, in log-odds; -log 9 is the quantile of 10%.
+        upper: position of the later edge, in log-odds; log 9 is the quantile of 90%.
         outcomes: the number of outcomes.
         held: how many of these starts were in their interval.
     """
 
-    lower: float = -math.log((1 - _MISSES) / _MISSES)
-    upper: float = math.log((1 - _MISSES) / _MISSES)
+    lower: float = -_START
+    upper: float = _START
     outcomes: int = 0
     held: int = 0
 
@@ -60,7 +66,10 @@ class Calibration(msgspec.Struct, frozen=True):
         """Return the interval for waits in ascending order; None if nothing is known about the start."""
         if not waits_s or waits_s[0] == math.inf:
             return None
-        earliest_s, latest_s = _quantile(waits_s, self.lower), _quantile(waits_s, max(self.upper, self.lower))
+        earliest_s, latest_s = (
+            _quantile(waits_s, _level(self.lower)),
+            _quantile(waits_s, _level(max(self.upper, self.lower))),
+        )
         if earliest_s == math.inf:
             return None
         return StartInterval(now + earliest_s, now + latest_s if latest_s < math.inf else None)
@@ -80,8 +89,17 @@ class Calibration(msgspec.Struct, frozen=True):
         )
 
 
-def _limited(level: float) -> float:
-    return min(max(level, -_LEVEL_MAX), _LEVEL_MAX)
+def _limited(position: float) -> float:
+    return min(max(position, -_LIMIT), _LIMIT)
+
+
+def _level(position: float) -> float:
+    """Return the log-odds of the quantile for a position.
+
+    Beyond the start, the log-odds grow exponentially, so that edges move fast both ways if the errors are large.
+    """
+    beyond = abs(position) - _START
+    return math.copysign(_START + 2 * math.expm1(beyond / 2), position) if beyond > 0 else position
 
 
 def _quantile(waits_s: Sequence[float], level: float) -> float:
@@ -98,10 +116,11 @@ def _quantile(waits_s: Sequence[float], level: float) -> float:
         edge = math.log(count)  # the level of the longest wait; that of the shortest is -edge
         logs = [math.log(waits_s[at] + _FLOOR_S) for at in (0, count // 2, count - 1)]
         if position <= 0:
-            slope = max(logs[1] - logs[0], math.log(2)) / edge
+            slope = max(logs[1] - logs[0], _GROWTH) / edge
             return max(0.0, math.exp(logs[0] + slope * (level + edge)) - _FLOOR_S)
-        slope = max(logs[2] - logs[1], math.log(2)) / edge
-        return math.exp(logs[2] + slope * (level - edge)) - _FLOOR_S
+        slope = max(logs[2] - logs[1], _GROWTH) / edge
+        beyond_s = math.exp(logs[2] + slope * (level - edge)) - _FLOOR_S
+        return beyond_s if beyond_s <= HORIZON_S else math.inf
     below = int(position)
     share = position - below
     return waits_s[below] * (1 - share) + waits_s[below + 1] * share

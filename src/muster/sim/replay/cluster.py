@@ -195,8 +195,8 @@ class Cluster:
             if action.reason in ("Backfilled", "Moved"):
                 self.asked += 1
                 run.asked += 1
-                self._say(run)
             evicted(run, True)
+            self._say(run)
             for slot in range(run.job.members):
                 self.replace(run, slot, now)
         elif isinstance(action, TryEviction):
@@ -220,6 +220,7 @@ class Cluster:
                 requeueable=True,
                 asked=run.asked,
                 submitter=job.user,
+                ran_s=run.done_s + run.redone_s,
             )
             self._state.jobs.set(job.name, facts)
 

@@ -12,7 +12,7 @@ from muster.scheduler.snapshot import Snapshot
 from muster.sim.replay.objects import START_S
 from muster.sim.replay.run import Run
 
-PERIOD_S = 300.0
+PERIOD_S = 600.0
 """Minimum time between two forecasts of the queue, in virtual seconds."""
 
 

@@ -10,7 +10,7 @@ from muster.scheduler.gangs.gang import Gang
 from muster.sim.replay.objects import START_S
 from muster.sim.replay.run import Run
 
-REFRESH_S = 300.0
+REFRESH_S = 600.0
 """Minimum time between two models, in virtual seconds."""
 
 
