@@ -30,7 +30,8 @@ dist.init_process_group("gloo")
 total = torch.ones(1) * dist.get_rank()
 dist.all_reduce(total)
 names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK POD_NAME".split()
-print("group", int(total), *(os.environ[name] for name in names))
+print("group", int(total), *(os.environ[name] for name in names), flush=True)
+dist.destroy_process_group()  # without it, a rank of PyTorch 2 may abort while it exits
 """
     async with StubController(tmp_path) as stub:
         nodes = await start(stub)
