@@ -366,7 +366,7 @@ class SchedulerController:
             self._carry_out(plan)
             if self._forecaster is not None:
                 recorder = self._recorder
-                work = self._forecaster.look(snapshot, plan, now, self.settings, recorder.calibration, recorder.count)
+                work = self._forecaster.look(snapshot, plan, now, settings, recorder.calibration, recorder.count)
                 if work is not None:
                     self._spawn(work)
             for demand in plan.demands:
