@@ -26,7 +26,7 @@ from muster.scheduler.gangs.priority import Rank
 def ended_job(job: TrainingJob, likeness: Likeness, deleted_at: float | None) -> EndedRun | None:
     """Return the run of a TrainingJob that has ended, is suspended, or was deleted; else None.
 
-    A job that never ran is not recorded. If a suspended job is resumed, its later end replaces the record.
+    A job that never ran, or whose time is not known, is not recorded. If a suspended job is resumed, its later end replaces the record.
 
     Args:
         job: the newest version of the job.
@@ -42,7 +42,9 @@ def ended_job(job: TrainingJob, likeness: Likeness, deleted_at: float | None) ->
     ended_at = finished.timestamp() if finished is not None else deleted_at
     assert ended_at is not None
     run_s = status.ran_seconds(ended_at)
-    if not run_s and status.ran_attempt == 1:  # an earlier version did not count the time
+    if not run_s:  # an earlier version did not count the time
+        if status.ran_attempt != 1:
+            return None
         run_s = max(0.0, ended_at - status.start_time.timestamp())
     return EndedRun(likeness, run_s, status.phase == "Succeeded", ended_at)
 
