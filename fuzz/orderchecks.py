@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fuzz.checks import Checker, Violated
-from fuzz.view import PlacementFacts, PodFacts, View
+from fuzz.room import Room
+from fuzz.view import Place, PlacementFacts, PodFacts, View
 from muster.embedded.apiserver.request import Request
 from muster.embedded.objects import decode, section
 from muster.sim.virtual.network import Trace
@@ -70,9 +71,15 @@ class NoGangPassedOver(Checker):
             theirs = list(self.view.gangs[other].values())
             if since > self.view.now - self.stale_s or not self._could_use(theirs[0], placement):
                 continue
-            place = (*self.view.place(theirs[0])[:3], max(pod.created for pod in theirs))
+            place = self._place_of(theirs)
             if place < order and self._could_run(theirs):
                 self._suspected.append((self.view.now, gang, other))
+
+    def _place_of(self, pods: list[PodFacts]) -> Place:
+        """Returns the latest place that the waiting gang may have: that of its job, else that of its newest pod."""
+        if pods[0].gang.partition("/")[2] in self.view.jobs:
+            return self.view.last_place(pods[0])
+        return (*self.view.place(pods[0])[:3], max(pod.created for pod in pods))
 
     def second(self) -> None:
         """See whether gangs that were passed have followed."""
@@ -87,13 +94,13 @@ class NoGangPassedOver(Checker):
         self._suspected = left
 
     def _could_use(self, pod: PodFacts, placement: PlacementFacts) -> bool:
-        """Returns whether the pod would fit one of the placement's nodes, and was always allowed there.
+        """Returns whether the pod fits one of the placement's nodes now, and was always allowed there.
 
-        Each node counts as if it were empty.
+        If it fits none of them now, the gang may be expected to get other nodes first.
         """
+        room = Room(self.view, without={placement.gang})
         for name, uid in placement.slots.values():
-            node = self.view.node(name)
-            if node is not None and node.fits(pod) and not self.view.refused_lately(name, pod, uid, self.stale_s):
+            if room.holds(name, pod) and not self.view.refused_lately(name, pod, uid, self.stale_s):
                 return True
         return False
 

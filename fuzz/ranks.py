@@ -116,7 +116,14 @@ class Ranks(SupervisorRuntime):
         """As long as the job was drawn to take, and on each node as long as its share says."""
         drawn = self._jobs[job]
         steps = max(1, round(drawn.runs_s / STEP_S))
-        return Work(stop_s=self._stop_s, step_s=STEP_S, steps=steps, saved_steps=SAVED_STEPS, shares=drawn.rank_shares)
+        return Work(
+            stop_s=self._stop_s,
+            step_s=STEP_S,
+            steps=steps,
+            saved_steps=SAVED_STEPS,
+            answers=drawn.answers,
+            shares=drawn.rank_shares,
+        )
 
     def program_of(self, job: str) -> Program:
         """Returns the knowledge of all attempts of the job."""

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from fuzz.rendezvous import serve
@@ -31,8 +32,6 @@ BIND_DEADLINE_S = 30.0
 HOLD_S = 120.0
 PODS = PodSettings(url="https://controller", ca_pem="simulated", muster_image="muster")
 SETTINGS = Settings(bind_deadline_s=BIND_DEADLINE_S, hold_s=HOLD_S)
-TESTED = Settings(bind_deadline_s=BIND_DEADLINE_S, hold_s=HOLD_S, preflight_required=True)
-"""Where nodes are tested, tests are required."""
 SCHEDULER_ONLY = Parts()
 _METRICS = CollectorRegistry()
 
@@ -51,6 +50,7 @@ class Replica:
         lines: where its supervisors reach it; without, no controller of training jobs runs in it.
         parts: which controllers run in it beside the scheduler.
         providers: of nodes.
+        settings: of the scheduler. Where nodes are tested, tests are required.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Replica:
         lines: Lines | None = None,
         parts: Parts = SCHEDULER_ONLY,
         providers: Mapping[str, Provider] | None = None,
+        settings: Settings = SETTINGS,
     ) -> None:
         self.name = name
         self.process: Process | None = None
@@ -79,6 +80,7 @@ class Replica:
         self._lines = lines
         self._parts = parts
         self._providers = providers
+        self._settings = msgspec.structs.replace(settings, preflight_required=parts.preflight)
         self._main: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -144,7 +146,7 @@ class Replica:
         works = works_of(
             shared,
             self._parts,
-            settings=TESTED if self._parts.preflight else SETTINGS,
+            settings=self._settings,
             jobs=jobs,
             muster_image="muster",
             providers=self._providers,

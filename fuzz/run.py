@@ -10,13 +10,22 @@ from typing import Any
 
 import msgspec
 
+from fuzz import changes
 from fuzz.accidents import Accidents
-from fuzz.backfillchecks import BackfilledOnlyBehind
+from fuzz.backfillchecks import (
+    BackfilledOnlyBehind,
+    BackfilledOnlyIfAllowed,
+    NothingLostWhenAsked,
+    NoTradingPlaces,
+    was_asked,
+)
 from fuzz.checks import (
+    Checker,
     NoNodeOverCapacity,
     NoRoomGivenTwice,
     NothingBesideWhatItKeepsApartFrom,
     NothingWhereItDoesNotFit,
+    PatientChecker,
     Violated,
 )
 from fuzz.demand import POOL_TAINT
@@ -26,15 +35,18 @@ from fuzz.jobchecks import AttemptsEndOnce, NoChargeForWhatTheUserDidNot, NoJobF
 from fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest, NoWriteWithoutPrecondition
 from fuzz.rankchecks import NoRankInAPartBoundGang
 from fuzz.ranks import Ranks
-from fuzz.replica import BIND_DEADLINE_S, HOLD_S, SCHEDULER_ONLY, Replica
+from fuzz.replica import BIND_DEADLINE_S, HOLD_S, LEASE_NAMESPACE, SCHEDULER_ONLY, SETTINGS, Replica
 from fuzz.roads import RoadWeather, WeatheredRoads
 from fuzz.scenario import NodeFault, ReplicaFault, Scenario
 from fuzz.shapes import LABEL_ZONE, kind_of, zone
 from fuzz.training import Training
-from fuzz.view import View
+from fuzz.view import PlacementFacts, View
+from fuzz.waitchecks import NoReservedGangDelayed, NothingIdleWhileRestartableWaits
 from fuzz.weather import LATEST_S, Weathered
 from fuzz.workload import GPU, Owner
+from muster.api.names import CONTROLLER_LEASE
 from muster.embedded.apiserver.request import Request
+from muster.embedded.objects import section
 from muster.fleet.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.objects.workloads import CoschedulingPodGroup
@@ -170,9 +182,20 @@ class Run:
         NoRoomGivenTwice(view, stale_s)
         BoundWhereItsSlotIs(view, stale_s)
         NoSlotLost(view, self.cluster.trace, acted_s, HOLD_S)
-        BackfilledOnlyBehind(view, stale_s)
+        self._check_backfill(acted_s)
         self._order = NoGangPassedOver(view, stale_s, stale_s + LATEST_S)
         return NoGangPartBoundForLong(view, stale_s, BIND_DEADLINE_S + TAKEOVER_S, self._scenario.disturbed_until)
+
+    def _check_backfill(self, acted_s: float) -> None:
+        view, trace, drawn, until = self.view, self.cluster.trace, self._scenario, self._scenario.disturbed_until
+        grace_s = max((job.grace_s for job in drawn.jobs), default=0)
+        BackfilledOnlyBehind(view, acted_s)
+        BackfilledOnlyIfAllowed(view, acted_s, drawn.backfill)
+        NoTradingPlaces(view, acted_s)
+        delays = NoReservedGangDelayed(view, trace, acted_s, drawn.backfill, until, grace_s)
+        idle = NothingIdleWhileRestartableWaits(view, trace, acted_s, drawn.backfill, until, delays)
+        self._waits: list[PatientChecker] = [delays, idle]
+        KillAfterAsk(view, acted_s, self._asked)
 
     def _train(self, roads: RoadWeather, kubelets: Client) -> Ranks:
         """Have supervisors in pods of training jobs, which the controller carries."""
@@ -187,6 +210,10 @@ class Run:
         NoJobFails(self.view, scenario.stale_s)
         SucceededMeansDone(self.view, scenario.stale_s, ranks)
         RecordStays(self.view, scenario.stale_s, ranks)
+        lost = NothingLostWhenAsked(
+            self.view, scenario.stale_s, ranks, {job.name: job for job in jobs}, scenario.disturbed_until
+        )
+        self._waits.append(lost)
         self._together = NoRankInAPartBoundGang(
             self.view, scenario.stale_s, ranks, STOP_RANKS_S, scenario.disturbed_until
         )
@@ -210,6 +237,13 @@ class Run:
             lines=self._lines,
             parts=self._parts,
             providers=self._providers,
+            settings=msgspec.structs.replace(
+                SETTINGS,
+                policy=scenario.backfill.policy,
+                backfill_delay_s=scenario.backfill.delay_s,
+                backfill_min_run_s=scenario.backfill.min_run_s,
+                backfill_asks_max=scenario.backfill.asks_max,
+            ),
         )
 
     def _crashed(self, error: BaseException) -> None:
@@ -225,6 +259,7 @@ class Run:
             for fault in self._scenario.node_faults:
                 self._faults.append(asyncio.create_task(self._node_fault(fault)))
             self._begin_accidents()
+            self._begin_changes()
             for one in self._scenario.replica_faults:
                 self._loop.call_at(self._start + one.at, self._replica_fault, one)
             await self.owner.run()
@@ -264,6 +299,21 @@ class Run:
         )
         for accident in self._scenario.accidents:
             self._faults.append(asyncio.create_task(accidents.happens(accident)))
+
+    def _begin_changes(self) -> None:
+        specs = {job.name: job for job in self._scenario.jobs}
+        for change in self._scenario.backfill.changes:
+            happens = changes.happens(change, specs[change.job], self.owner, self._training, list(self.nodes.nodes))
+            self._faults.append(asyncio.create_task(happens))
+
+    def _asked(self, nth: int) -> None:
+        """A gang was asked to leave backfilled nodes: the leader may be killed soon after that."""
+        lease = self.view.object("leases.coordination.k8s.io", LEASE_NAMESPACE, CONTROLLER_LEASE)
+        holder = str(section(lease or {}, "spec").get("holderIdentity", "")).partition(".")[0]
+        for fault in self._scenario.backfill.faults:
+            for number, replica in enumerate(self.replicas):
+                if fault.nth == nth and replica.name == holder:
+                    self._replica_fault(ReplicaFault("kill", number, 0.0, fault.steps, fault.back_s))
 
     def _is_spared(self, node: str) -> bool:
         """Returns whether people leave a node alone because it has other faults."""
@@ -374,5 +424,21 @@ class Run:
         back = self._loop.now + fault.back_s
         self._order.disturbed_until = max(self._order.disturbed_until, back + TAKEOVER_S)
         self._partbound.disturb(back)
+        for checker in self._waits:
+            checker.disturb(back + TAKEOVER_S)
         if self._together is not None:
             self._together.disturb(back)
+
+
+class KillAfterAsk(Checker):
+    """Counts requests to leave backfilled nodes, and reports each to the run."""
+
+    def __init__(self, view: View, stale_s: float, asked: Callable[[int], None]) -> None:
+        super().__init__(view, stale_s)
+        self._asked, self._count = asked, 0
+
+    def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
+        """See whether it is one."""
+        if was_asked(old, new):
+            self._count += 1
+            self._asked(self._count)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from fuzz.accidents import Accident, draw_accidents, draw_ranks
+from fuzz.backfill import Backfill, with_backfill
 from fuzz.demand import HANDOVER, MIXED, NODE_FAULTS_MAX, QUEUE, demand
 from fuzz.roads import RoadWeather, road_weather
 from fuzz.weather import Weather, Window
@@ -68,6 +69,7 @@ class Scenario(msgspec.Struct, frozen=True):
     roads: RoadWeather | None = None
     shaped: bool = False
     accidents: tuple[Accident, ...] = ()
+    backfill: Backfill = Backfill()
 
     @property
     def disturbed_until(self) -> float:
@@ -135,7 +137,7 @@ def scenario(seed: int) -> Scenario:
         stop_s=rng.choice((0.05, 0.5, 3.0)),
         lease_s=6.0 if style is HANDOVER else 15.0,
     )
-    return _trained(drawn, random.Random(f"training {seed}"))
+    return with_backfill(_trained(drawn, random.Random(f"training {seed}")))
 
 
 def _trained(drawn: Scenario, rng: random.Random) -> Scenario:

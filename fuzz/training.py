@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 from fuzz.ranks import Ranks
-from fuzz.workload import GPU, JobSpec, jobs_path
+from fuzz.workload import GPU, JobSpec, away_from, jobs_path, pods_path
 from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, WORKER_CONTAINER
 from muster.embedded.objects import section
 from muster.embedded.watchhub import Item
+from muster.kube.errors import ApiError, NotFound
 from muster.sim.virtual.cluster import VirtualCluster
 
 RESOURCE = "trainingjobs.muster.dev"
 _LIMIT = 1000
 """Of faults that are not the program's: no job fails for them here."""
 _AGAIN_S = 2.0
+_COLLECTED_S = 3.0
+_OVER = ("Succeeded", "Deleted")
 
 
 def training_job(spec: JobSpec) -> dict[str, Any]:
@@ -32,6 +37,8 @@ def training_job(spec: JobSpec) -> dict[str, Any]:
         "unknownLimit": _LIMIT,
         "stopGraceSeconds": spec.grace_s,
     }
+    if spec.restartable is not None:
+        body["restartable"] = spec.restartable
     if spec.priority_class:
         body["priorityClassName"] = spec.priority_class
     if spec.grace_s:
@@ -84,7 +91,7 @@ class Training:
         return [
             name
             for name, spec in sorted(self.specs.items())
-            if not spec.endless and (self._phases.get(name) != "Succeeded" or self._live[name])
+            if not spec.endless and (self._phases.get(name) not in _OVER or self._live[name])
         ]
 
     def runs(self, name: str) -> bool:
@@ -92,8 +99,41 @@ class Training:
         return self._phases.get(name) == "Running"
 
     def is_over(self, name: str) -> bool:
-        """Returns whether the job has succeeded."""
-        return self._phases.get(name) == "Succeeded"
+        """Returns whether the job has succeeded, or was deleted."""
+        return self._phases.get(name) in _OVER
+
+    def waits(self, name: str) -> bool:
+        """Returns whether the job's status says that it waits for nodes."""
+        return self._phases.get(name) == "Pending"
+
+    def delete(self, name: str) -> None:
+        """Delete a job, and then its pods, as the garbage collector does."""
+        spec = self.specs[name]
+        self._cluster.call("DELETE", spec.path)
+        self._phases[name] = "Deleted"
+        self._cluster.loop.call_later(_COLLECTED_S, self._collect, spec)
+
+    def _collect(self, spec: JobSpec) -> None:
+        """Delete the pods of a job that is gone, until none is left."""
+        pods = self._cluster.call("GET", pods_path(spec.namespace))["items"]
+        for pod in pods:
+            labels = section(pod["metadata"], "labels")
+            if labels.get("muster.dev/gang") == spec.name and "deletionTimestamp" not in pod["metadata"]:
+                with contextlib.suppress(NotFound):
+                    self._cluster.call("DELETE", f"{pods_path(spec.namespace)}/{pod['metadata']['name']}")
+        if self._live[spec.name]:
+            self._cluster.loop.call_later(_COLLECTED_S, self._collect, spec)
+
+    async def change(self, name: str, size: int, excluded: str) -> None:
+        """Suspend a job, change its size and keep it away from a node if one is named, and resume it."""
+        path = self.specs[name].path
+        spec: dict[str, Any] = {"replicas": size}
+        if excluded:
+            spec["template"] = {"spec": {"affinity": {"nodeAffinity": away_from(excluded)}}}
+        for patch in ({"suspend": True}, spec, {"suspend": None}):
+            with contextlib.suppress(ApiError):
+                self._cluster.call("PATCH", path, {"spec": patch})
+            await asyncio.sleep(_COLLECTED_S)
 
     def begin(self) -> None:
         """Have everything happen in its time from now on."""
@@ -107,12 +147,12 @@ class Training:
                     loop.call_later(max(at, spec.arrives_s), self._suspend, name, suspend)
 
     def _suspend(self, name: str, suspend: bool) -> None:
-        if self._phases.get(name) != "Succeeded":
+        if self._phases.get(name) not in _OVER:
             self._cluster.call("PATCH", self.specs[name].path, {"spec": {"suspend": suspend}})
 
     def _fail_a_rank(self, name: str) -> None:
         """Have a rank exit with 1, once ranks run."""
-        if self._phases.get(name) == "Succeeded":
+        if self._phases.get(name) in _OVER:
             return
         running = [one for one in self._ranks.of(self.specs[name].key) if one.state == "running"]
         if self._phases.get(name) != "Running" or not running:
@@ -124,7 +164,7 @@ class Training:
     def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
         item = new or old
         assert item is not None
-        if resource == RESOURCE and item.name in self.specs:
+        if resource == RESOURCE and item.name in self.specs and self._phases.get(item.name) != "Deleted":
             self._phases[item.name] = section(item.object(), "status").get("phase", "")
         elif resource == "pods":
             live = self._live.get(item.labels.get("muster.dev/gang", ""))

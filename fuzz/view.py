@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from fuzz.shapes import LABEL_APART, LABEL_GROUP, OF_OTHERS
-from muster.api.names import ANNOTATION_PRIORITY, ANNOTATION_WHOLE_NODE, LABEL_BALLOON, LABEL_BORROWED, LABEL_TEAM
+from muster.api.names import (
+    ANNOTATION_BACKFILLED,
+    ANNOTATION_PRIORITY,
+    ANNOTATION_RESTARTABLE,
+    ANNOTATION_WHOLE_NODE,
+    LABEL_BALLOON,
+    LABEL_BORROWED,
+    LABEL_TEAM,
+)
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
@@ -26,9 +34,9 @@ class PodFacts:
     """One version of a pod."""
 
     __slots__ = (
-        "apart", "attempt", "bundle", "created", "disrupted", "ended", "gang", "grace_s", "name", "node", "pool",
-        "priority", "queue_priority", "rank", "requests", "running", "size", "slot", "team", "terminating", "terms",
-        "tolerations", "uid", "without",
+        "apart", "attempt", "backfilled_for", "bundle", "created", "disrupted", "ended", "gang", "grace_s", "name",
+        "node", "pool", "priority", "queue_priority", "rank", "requests", "restartable", "running", "size", "slot",
+        "team", "terminating", "terms", "tolerations", "uid", "without",
     )  # fmt: skip
 
     def __init__(self, obj: Obj) -> None:
@@ -48,6 +56,9 @@ class PodFacts:
         self.node: str = spec.get("nodeName", "")
         self.priority = int(spec.get("priority", 0))
         self.queue_priority = int(notes.get(ANNOTATION_PRIORITY, 0))
+        self.restartable = notes.get(ANNOTATION_RESTARTABLE) == "true"
+        self.backfilled_for: str = notes.get(ANNOTATION_BACKFILLED, "")
+        """`namespace/name` of the gang for which its node was reserved when it was bound on its own; "" for none."""
         self.tolerations: list[Obj] = items(spec, "tolerations")
         self.pool: str = section(spec, "nodeSelector").get("pool", "")
         self.terms = _terms(spec)
@@ -150,6 +161,12 @@ class View:
         """Gangs with a time limit."""
         self.hands_on = False
         """Whether a person writes what changes now: no controller is to blame for it."""
+        self.specs: dict[str, Obj] = {}
+        """Of training jobs, by gang; also of those that are gone."""
+        self.saved: set[str] = set()
+        """Gangs that have reported a checkpoint."""
+        self.asked: dict[str, tuple[int, float]] = {}
+        """How often gangs were asked to leave backfilled nodes, by their status, and since when that is known."""
         self.edited: set[str] = set()
         """Names of jobs whose status a person has edited."""
         self._arrivals: dict[str, str] = {}
@@ -255,8 +272,14 @@ class View:
         status = section(job, "status")
         self.jobs[item.uid] = status.get("phase", "")
         gang, created = f"{item.name}/{item.uid}", job["metadata"]["creationTimestamp"]
+        self.specs[gang] = job["spec"]
         if "timeLimitSeconds" in job["spec"]:
             self.limited.add(gang)
+        if "lastCheckpoint" in status:
+            self.saved.add(gang)
+        asked = int(section(status, "backfill").get("asked", 0))
+        if self.asked.get(gang, (0, 0.0))[0] != asked:
+            self.asked[gang] = asked, self.now
         self._arrivals[gang] = min(self._arrivals.get(gang, created), created)
         for condition in items(status, "conditions"):
             if condition["type"] == "Suspended" and condition["status"] != "True":

@@ -18,11 +18,12 @@ from muster.api.names import (
     ANNOTATION_ATTEMPT,
     ANNOTATION_GANG_SIZE,
     ANNOTATION_GANG_UID,
+    ANNOTATION_RESTARTABLE,
     LABEL_BORROWED,
     LABEL_GANG,
     LABEL_SLOT,
 )
-from muster.embedded.objects import timestamp
+from muster.embedded.objects import section, timestamp
 from muster.embedded.watchhub import Item
 from muster.kube.errors import Conflict, NotFound
 from muster.sim.replay.objects import GPU_MODEL
@@ -34,7 +35,10 @@ LOOK_S = 0.5
 """The owner reacts to a change of a job after this."""
 DETECT_S = 8.0
 """A node is lost for this long before the owner replaces its pods."""
+ANSWER_S = 1.0
+"""A gang whose job answers leaves its nodes so long after it was asked to."""
 _ENDED = ("Succeeded", "Failed")
+_OVER = ("Succeeded", "Deleted")
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -64,6 +68,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         models: GPU models it accepts; all where empty.
         whole: it has its nodes to itself.
         launcher: of its ranks.
+        restartable: what it declares: that it may be stopped and started again at little cost, or not, or nothing.
+        answers: it saves its work and leaves soon after it is asked to; else it is stopped after its grace.
         rank_shares: how much of its work the ranks of each node do, by node rank in turn; all of it where empty.
     """
 
@@ -92,6 +98,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     whole: bool = False
     launcher: str = "mpi"
     rank_shares: tuple[float, ...] = ()
+    restartable: bool | None = None
+    answers: bool = False
 
     @property
     def path(self) -> str:
@@ -133,6 +141,13 @@ def pods_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
+def away_from(*nodes: str) -> dict[str, Any]:
+    """The node affinity of pods that may not run on these nodes."""
+    field = {"key": "metadata.name", "operator": "NotIn", "values": sorted(nodes)}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+
+
 class Job:
     """A job under way."""
 
@@ -147,6 +162,9 @@ class Job:
         self.began = ""
         self.lost: dict[str, float] = {}
         self.without: dict[str, list[str]] = {}
+        self.excluded: set[str] = set()
+        self.done_s = 0.0
+        self.asked = 0
 
 
 class Owner:
@@ -175,7 +193,7 @@ class Owner:
     def _is_over(self, job: Job) -> bool:
         """Returns whether the job has succeeded and its pods are gone, except deleted ones on machines that are off."""
         left = (item for item in job.pods.values() if not self._stays(item))
-        return job.phase == "Succeeded" and next(left, None) is None
+        return job.phase in _OVER and next(left, None) is None
 
     def _stays(self, item: Item) -> bool:
         return item.terminating and self._is_off(item.fields.get("spec.nodeName", ""))
@@ -196,7 +214,10 @@ class Owner:
         if job.spec.group:
             self._cluster.call("POST", POD_GROUPS, pod_group(job.spec.name, job.spec.size))
         elif not job.spec.single:
-            spec = {"replicas": job.spec.size, "gpusPerNode": job.spec.gpus, "command": ["true"]}
+            spec: dict[str, Any] = {"replicas": job.spec.size, "gpusPerNode": job.spec.gpus, "command": ["true"]}
+            spec["stopGraceSeconds"] = job.spec.grace_s
+            if job.spec.restartable is not None:
+                spec["restartable"] = job.spec.restartable
             if job.spec.limit_s:
                 spec["timeLimitSeconds"] = job.spec.limit_s
             body = {
@@ -209,6 +230,8 @@ class Owner:
         self._look(job)
 
     def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
+        if resource == "placements.muster.dev" and new is not None:
+            self._asked(old, new)
         if resource == "nodes":
             for job in self.jobs.values():
                 if job.phase in ("Pending", "Running"):
@@ -227,6 +250,59 @@ class Owner:
         if owned.phase:
             self._look_soon(owned.spec.name)
 
+    def _asked(self, old: Item | None, new: Item) -> None:
+        """Note a request to leave, and answer it if the job does."""
+        before = section(old.object(), "status") if old is not None else {}
+        status, spec = section(new.object(), "status"), section(new.object(), "spec")
+        job = self.jobs.get(spec["gang"])
+        if job is None or job.uid != spec["gangUID"]:
+            return
+        if status.get("phase") != "Preempting" or before.get("phase") == "Preempting":
+            return
+        if status.get("reason") == "Backfilled":
+            job.asked += 1
+            self._cluster.loop.call_later(0.0, self._count, job)
+        if job.spec.answers:
+            self._cluster.loop.call_later(ANSWER_S, self._give_way, job)
+
+    def _count(self, job: Job) -> None:
+        """Write how often the job was asked to leave, as the controller of training jobs does."""
+        with contextlib.suppress(NotFound):
+            status = {"backfill": {"asked": job.asked}}
+            self._cluster.call("PATCH", f"{job.spec.path}/status", {"status": status})
+
+    def _give_way(self, job: Job) -> None:
+        """Have a job save its work and leave its nodes; it waits again, to do the rest."""
+        if job.phase not in ("Pending", "Running"):
+            return
+        if job.started_at is not None:
+            job.done_s += self._cluster.loop.now - job.started_at
+        self._say(job, "Pending")
+        self._remove_all(job)
+
+    def waits(self, name: str) -> bool:
+        """Returns whether the job has pods, and none of them has a node."""
+        pods = self.jobs[name].pods.values()
+        return self.jobs[name].phase == "Pending" and bool(pods) and not any(self._node_of(item) for item in pods)
+
+    def delete(self, name: str) -> None:
+        """Delete a job, and then its pods, as the garbage collector does."""
+        job = self.jobs[name]
+        job.phase = "Deleted"
+        self._cluster.call("DELETE", job.spec.path)
+        self._remove_all(job)
+
+    def change(self, name: str, size: int, excluded: str) -> None:
+        """Recreate the pods of a job with another size, and keep them away from a node if one is named."""
+        job = self.jobs[name]
+        job.spec = msgspec.structs.replace(job.spec, size=size)
+        job.excluded |= {excluded} - {""}
+        self._cluster.call("PATCH", job.spec.path, {"spec": {"replicas": size}})
+        self._remove_all(job)
+
+    def _node_of(self, item: Item) -> str:
+        return str(item.fields.get("spec.nodeName", ""))
+
     def _look_soon(self, name: str) -> None:
         if name not in self._looking:
             self._looking.add(name)
@@ -239,7 +315,7 @@ class Owner:
 
     def _look(self, job: Job) -> None:
         now = self._cluster.loop.now
-        if job.phase == "Succeeded":
+        if job.phase in _OVER:
             return
         if self._suspended(job, now):
             if job.phase != "Suspended":
@@ -262,7 +338,7 @@ class Owner:
 
     def _go_on(self, job: Job, now: float) -> None:
         assert job.started_at is not None
-        ran_s = now - job.started_at
+        ran_s = now - job.started_at + job.done_s
         if job.failed < len(job.spec.restarts) and ran_s >= job.spec.restarts[job.failed]:
             job.failed += 1
             victim = sorted(job.pods)[job.failed % len(job.pods)]
@@ -274,7 +350,7 @@ class Owner:
             return
         due_s = min(job.spec.runs_s, *job.spec.restarts[job.failed : job.failed + 1], float("inf"))
         if due_s != float("inf"):
-            self._cluster.loop.call_at(job.started_at + due_s, self._look_soon, job.spec.name)
+            self._cluster.loop.call_at(job.started_at + due_s - job.done_s, self._look_soon, job.spec.name)
 
     def _replace_broken(self, job: Job, now: float) -> None:
         """Delete broken pods and recreate each missing one, all under one new attempt."""
@@ -358,6 +434,8 @@ class Owner:
             "name": f"{spec.name}-{slot}-{attempt}",
             "labels": {"job": spec.name, "slot": str(slot), "size": str(spec.size), "attempt": str(attempt)},
         }
+        if spec.restartable and (spec.single or spec.group):
+            meta["annotations"] = {ANNOTATION_RESTARTABLE: "true"}
         if spec.group:
             meta["labels"][LABEL_GROUP] = spec.name
         elif not spec.single:
@@ -387,9 +465,9 @@ class Owner:
         if spec.apart:
             meta["labels"][LABEL_APART] = "yes"
             body["affinity"] = APART
-        if job.lost:
+        if job.lost or job.excluded:
             job.without[meta["name"]] = sorted(job.lost)
-            field = {"key": "metadata.name", "operator": "NotIn", "values": sorted(job.lost)}
+            field = {"key": "metadata.name", "operator": "NotIn", "values": sorted({*job.lost, *job.excluded})}
             term: dict[str, Any] = {"matchFields": [field]}
             if spec.models:
                 term["matchExpressions"] = [spec.models_term]

@@ -6,6 +6,7 @@ import random
 
 import msgspec
 
+from fuzz.backfill import with_backfill
 from fuzz.demand import NODE_FAULTS_MAX
 from fuzz.fleet.clouds import CloudWeather, Trouble
 from fuzz.fleet.configs import CLOUD_POOL, ScaledPool, balloons_text, scaling_text, teams_text
@@ -115,7 +116,7 @@ def fleet_scenario(seed: int, source: Source) -> FleetScenario:
         troubles=tuple(_troubles(rng, scaled)),
         balloons=balloons_text(rng, {pool.name: pool.least for pool in pools} | {CLOUD_POOL: pools[0].least}),
     )
-    return with_accidents(drawn)
+    return with_backfill(with_accidents(drawn))
 
 
 def _pools(rng: random.Random, source: Source) -> tuple[Pool, ...]:

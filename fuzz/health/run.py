@@ -67,7 +67,9 @@ class HealthRun(Run):
         found = super()._check(stale_s)
         self.view.checkers = [each for each in self.view.checkers if type(each) is not NoRoomGivenTwice]
         NoRoomGivenTwiceButForTests(self.view, stale_s)
-        self._order.disturbed_until = float("inf")  # spare nodes are kept for gangs that have run before
+        self._order.disturbed_until = float("inf")
+        for waits in self._waits:
+            waits.disturbed_until = float("inf")  # spare nodes are kept for gangs that have run before
         self._facts = facts = HealthFacts(self.cluster.core.store, self._loop.time)
         acted_s = stale_s + LATEST_S
         self._truth = Truth(self.view, acted_s, facts, self._health.dead)

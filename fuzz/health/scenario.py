@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from fuzz.backfill import with_backfill
 from fuzz.demand import NODE_FAULTS_MAX
 from fuzz.fleet.clouds import CloudWeather
 from fuzz.health.mishaps import DRIVERS, LAST_WOUND_S, QUARANTINES, REBOOTS, RESETS, Cut, Habits, Plea, Wound
@@ -144,7 +145,7 @@ def health_scenario(seed: int) -> HealthScenario:
         asking=more.asking,
         retests=more.retests,
     )
-    return with_accidents(drawn)
+    return with_backfill(with_accidents(drawn))
 
 
 def _wounds(rng: random.Random, nodes: int) -> list[Wound]:

@@ -14,18 +14,23 @@ from muster.kube.leader import Term
 from muster.scheduler import decide, state
 from muster.scheduler.actions.gang_events import Reporter
 from muster.scheduler.actions.writer import PlacementWriter
+from muster.scheduler.draft import Draft, ask_to_leave
 from muster.scheduler.gangs import placed, slots
 from muster.scheduler.gangs.adapters import membership
 from muster.scheduler.gangs.gang import Gang, PodRecord
+from muster.scheduler.gangs.placements import is_leaving
 from muster.scheduler.gangs.slots import SlotReview
 from muster.scheduler.nodes.node_table import NodeTable
 from muster.scheduler.placement import matching
 from muster.scheduler.pods import pod_class
+from muster.scheduler.preemption import make_room
+from muster.scheduler.preemption.make_room import MadeRoom
+from muster.scheduler.queue.overtaking import overtakers
 from muster.scheduler.queue.reservations import Reservations
-from muster.trainingjobs.attempts import outcome, run_record
+from muster.trainingjobs.attempts import final_checkpoint, give_way, outcome, run_record
 from muster.trainingjobs.attempts.attempt import Attempt
 from muster.trainingjobs.faults.rules import Verdict
-from muster.trainingjobs.plan import Action
+from muster.trainingjobs.plan import Action, WriteStatus
 from muster.trainingjobs.pods.slots import Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot
 
@@ -218,3 +223,87 @@ def ask_todays_labels_for_the_launcher(stack: ExitStack) -> None:
         return outcome._finished_well(snapshot, run_record.rank_order(part, snapshot.nodes)[0])
 
     stack.enter_context(patch.object(outcome, "_succeeded", succeeded))
+
+
+@_mutant
+def ask_before_the_gang_fits(stack: ExitStack) -> None:
+    """Issue 13: backfilled gangs are asked to leave although the reserved gang still does not fit then."""
+    find = decide.make_room
+
+    def find_or_ask(draft: Draft, gang: Gang, *args: Any, **options: Any) -> MadeRoom | None:
+        made = find(draft, gang, *args, **options)
+        for other in overtakers(draft.snapshot, gang) if made is None else ():
+            if not (is_leaving(other) or other.writing or other.binding):
+                ask_to_leave(draft, other, "Backfilled", "mutant")
+        return made
+
+    stack.enter_context(patch.object(decide, "make_room", find_or_ask))
+
+
+@_mutant
+def never_take_back(stack: ExitStack) -> None:
+    """Issue 13: backfilled gangs keep the nodes that are reserved for a gang before them."""
+    stack.enter_context(patch.object(decide, "_take_back", lambda *args: False))
+    stack.enter_context(patch.object(make_room, "overtakers", lambda *args: iter(())))
+
+
+@_mutant
+def forget_for_whom_nodes_are_reserved(stack: ExitStack) -> None:
+    """Issue 13: the Placement of a backfilled gang does not say so (`spec.backfill`)."""
+    stack.enter_context(patch.object(decide, "Backfill", lambda **fields: None))
+
+
+@_mutant
+def charge_who_was_asked(stack: ExitStack) -> None:
+    """Issue 13: an attempt that was asked to leave backfilled nodes is charged as a fault."""
+    leave = give_way.give_way
+
+    def leave_and_pay(*args: Any) -> list[Action]:
+        return [_charged(action) if isinstance(action, WriteStatus) else action for action in leave(*args)]
+
+    stack.enter_context(patch.object(give_way, "give_way", leave_and_pay))
+
+
+def _charged(action: WriteStatus) -> WriteStatus:
+    restarts = action.status.restarts
+    restarts = replace(restarts, infrastructure=restarts.infrastructure + 1)
+    return replace(action, status=replace(action.status, restarts=restarts))
+
+
+@_mutant
+def leave_without_saving(stack: ExitStack) -> None:
+    """Issue 13: the ranks of a job that was asked to leave are stopped before they have saved their last step."""
+    stack.enter_context(patch.object(final_checkpoint, "stop_waits", lambda *args: False))
+
+
+@_mutant
+def backfill_whatever_it_says(stack: ExitStack) -> None:
+    """Issue 13: a job that says that it is not restartable is backfilled."""
+    stack.enter_context(patch.object(Gang, "restartable", property(lambda self: True)))
+
+
+@_mutant
+def backfill_while_due(stack: ExitStack) -> None:
+    """Issue 13: more gangs are backfilled while a gang only waits until others have run for some time."""
+    stack.enter_context(patch.object(Reservations, "now_due", lambda *args: None))
+
+
+@_mutant
+def never_backfill(stack: ExitStack) -> None:
+    """Issue 13: nodes stay idle although a restartable gang could use them."""
+    stack.enter_context(patch.object(decide, "_give_until_needed", lambda *args: False))
+
+
+@_mutant
+def lose_the_place_in_the_queue(stack: ExitStack) -> None:
+    """Issue 13: a gang that was asked to leave waits behind all that came before its new pods."""
+    order = Gang.order.fget
+    assert order is not None
+
+    def newest(self: Gang) -> Any:
+        place = order(self)
+        if not self.times_asked or not self.current:
+            return place
+        return (*place[:3], max(pod.created for pod in self.current.values()), self.key)
+
+    stack.enter_context(patch.object(Gang, "order", property(newest)))

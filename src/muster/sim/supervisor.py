@@ -28,6 +28,7 @@ class Work:
         step_s: between two steps.
         steps: number of steps of the program; None: it runs for ever.
         saved_steps: number of steps between two checkpoints that the program saves by itself; None: it saves none.
+        answers: when the controller asks for a checkpoint, the program saves its last step at once.
         shares: shares of `steps` that the ranks of the nodes do, repeated over the node ranks; empty: all do all steps.
     """
 
@@ -36,6 +37,7 @@ class Work:
     step_s: float = 0.5
     steps: int | None = None
     saved_steps: int | None = None
+    answers: bool = False
     shares: tuple[float, ...] = ()
 
     def steps_of(self, node_rank: int) -> float:
@@ -259,6 +261,7 @@ class SimSupervisor:
     async def _train(self, attempt: int, *, waits: bool) -> None:
         """Run the program of node rank 0 to its last step. A launcher then `waits` for the ranks of all other nodes."""
         await asyncio.sleep(self._work.launch_s)
+        asked = False
         while True:
             if self.step >= self._work.steps_of(0):
                 self._ranks.reported(attempt)
@@ -271,23 +274,29 @@ class SimSupervisor:
             if not self._ranks.together(attempt):
                 await asyncio.sleep(self._work.step_s)
                 continue
-            body: dict[str, Any] = {"attempt": attempt, "step": self.step + 1, "metrics": {"loss": 1.0}}
+            answers, asked = asked, False
+            step = self.step if answers else self.step + 1
+            body: dict[str, Any] = {"attempt": attempt, "step": step, "metrics": {"loss": 1.0}}
             wanted, self._checkpoint_wanted = self._checkpoint_wanted, None
-            if wanted is not None or (self._work.saved_steps and (self.step + 1) % self._work.saved_steps == 0):
-                body["checkpoint"] = {"path": f"/checkpoints/{self.step + 1}", "step": self.step + 1}
+            if answers or wanted is not None or (self._work.saved_steps and step % self._work.saved_steps == 0):
+                body["checkpoint"] = {"path": f"/checkpoints/{step}", "step": step}
+            answer: dict[str, Any] = {}
             try:
-                status, _ = await self._report_link.post("/v1/report", self._token, body, 30.0)
+                status, answer = await self._report_link.post("/v1/report", self._token, body, 30.0)
             except (OSError, EOFError, ValueError, KeyError, TimeoutError):
                 self._report_link.cut()
                 status = 0
             if status == 200:
-                self.step += 1
+                self.step = step
                 self.saved = self.step if "checkpoint" in body else self.saved
                 if wanted is not None and not wanted.done():
                     wanted.set_result(self.step)
             else:
                 self._report_link.cut()  # this replica may not be the leader, so choose another one
                 self._checkpoint_wanted = wanted or self._checkpoint_wanted
+            asked = self._work.answers and not answers and bool(answer.get("checkpointNow"))
+            if asked:
+                continue
             await asyncio.sleep(self._work.step_s)
 
     async def _compute(self, attempt: int, step: int) -> None:

@@ -1,0 +1,109 @@
+"""Backfill in a run, drawn from the seed: the policy, who can be restarted, and what users change while jobs wait."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from fuzz.workload import JobSpec
+from muster.api.scheduling import BackfillPolicy
+
+if TYPE_CHECKING:
+    from fuzz.scenario import Scenario
+
+DELETED, RESIZED, CONSTRAINED = "deleted", "resized", "constrained"
+WAITED_S = 100.0
+"""A change of a waiting job happens within this time after its arrival, or not at all."""
+POLICIES: tuple[BackfillPolicy, ...] = ("preemptible", "preemptible", "preemptible", "easy", "strict")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change by its user of a job that waits for nodes, `after_s` seconds after its arrival or later.
+
+    Attributes:
+        kind: DELETED, RESIZED (it needs fewer nodes then) or CONSTRAINED (it excludes a node then).
+        job: its name.
+        after_s: when, after its arrival.
+        pick: which size, or which node.
+    """
+
+    kind: str
+    job: str
+    after_s: float
+    pick: int
+
+
+class AskFault(msgspec.Struct, frozen=True):
+    """The leader is killed `steps` steps after the `nth` request to leave backfilled nodes, for `back_s` seconds."""
+
+    nth: int
+    steps: int
+    back_s: float
+
+
+class Backfill(msgspec.Struct, frozen=True):
+    """The scheduler's settings about backfill, and what happens around it.
+
+    Attributes:
+        policy: of all pools.
+        delay_s: the permitted delay of gangs whose nodes are backfilled.
+        min_run_s: a backfilled gang runs for so long before it is asked to leave.
+        asks_max: see `muster.scheduler.plan.Settings`.
+        changes: of users, in jobs that wait.
+        faults: of the leader, after requests to leave.
+    """
+
+    policy: BackfillPolicy = "preemptible"
+    delay_s: float = 20.0
+    min_run_s: float = 5.0
+    asks_max: int = 3
+    changes: tuple[Change, ...] = ()
+    faults: tuple[AskFault, ...] = ()
+
+
+S = TypeVar("S", bound="Scenario")
+
+
+def with_backfill(drawn: S) -> S:
+    """Draw it. Drawn apart: the rest of the run stays as it was."""
+    rng = random.Random(f"backfill {drawn.seed}")
+    share, answering = rng.choice((0.0, 0.5, 0.5, 1.0)), rng.choice((0.0, 0.7, 1.0))
+    jobs = tuple(_with_restarts(rng, job, share, answering) for job in drawn.jobs)
+    backfill = Backfill(
+        policy=rng.choice(POLICIES),
+        delay_s=rng.choice((0.0, 10.0, 30.0)),
+        min_run_s=rng.choice((0.0, 3.0, 10.0, 60.0)),
+        asks_max=rng.choice((1, 3)),
+        changes=tuple(_changes(rng, jobs)),
+        faults=tuple(_faults(rng)),
+    )
+    return msgspec.structs.replace(drawn, jobs=jobs, backfill=backfill)
+
+
+def _with_restarts(rng: random.Random, job: JobSpec, share: float, answering: float) -> JobSpec:
+    declared = rng.random() < share
+    silent = rng.choice((None, None, False))
+    restartable = True if declared else None if job.single or job.group else silent
+    return msgspec.structs.replace(job, restartable=restartable, answers=rng.random() < answering)
+
+
+def _changes(rng: random.Random, jobs: tuple[JobSpec, ...]) -> list[Change]:
+    gangs = [job for job in jobs if not (job.single or job.group or job.endless or job.borrow)]
+    if rng.random() < 0.6 or not gangs:
+        return []
+    found = []
+    for _ in range(rng.choice((1, 2))):
+        largest = max(gangs, key=lambda job: job.size)
+        job = rng.choice((largest, largest, rng.choice(gangs)))
+        kind = rng.choice((DELETED, RESIZED, CONSTRAINED))
+        found.append(Change(kind, job.name, rng.uniform(0, WAITED_S / 2), rng.randrange(64)))
+    return found
+
+
+def _faults(rng: random.Random) -> list[AskFault]:
+    if rng.random() < 0.6:
+        return []
+    steps = rng.choice((1, rng.randint(1, 30), rng.randint(1, 300)))
+    return [AskFault(rng.choice((1, 1, 2, 4)), steps, rng.choice((0.1, rng.uniform(0, 30))))]
