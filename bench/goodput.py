@@ -32,6 +32,7 @@ def goodput(care: Care, arguments: argparse.Namespace, seed: int) -> tuple[float
         for number, share in enumerate(SHARES)
     ]
     conditions = Conditions(
+        forecasts=False,
         seed=seed,
         days=arguments.days,
         mtbf_hours=arguments.mtbf_hours,

@@ -112,7 +112,7 @@ def play(case: Case) -> Replayed:
     workload = with_restartable(workload, case.share, case.seed)
     if chosen.limits is not None:
         workload = chosen.limits(workload)
-    conditions = Conditions(seed=case.seed, mtbf_hours=NODE_MTBF_HOURS, policy=chosen.policy)
+    conditions = Conditions(seed=case.seed, mtbf_hours=NODE_MTBF_HOURS, policy=chosen.policy, forecasts=False)
     outcome = Replay(nodes, workload.jobs, conditions, planner=chosen.planner).run()
     return replayed(outcome, conditions, days)
 

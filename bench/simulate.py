@@ -1,6 +1,7 @@
 """How long a simulated month takes: gang jobs after published statistics, on a large cluster whose nodes fail.
 
-Everything `muster simulate` does is timed, from the fitting of the model to the report, its checks included. No peer is
+Everything `muster simulate` does is timed except forecasts of starts, from the fitting of the model to the report, its
+checks included. No peer is
 in this run.
 """
 
@@ -39,7 +40,7 @@ def once(arguments: argparse.Namespace) -> tuple[float, float, Replayed, int, in
         least_gpus=2 * GPUS,  # every job is a gang of several nodes
         seed=arguments.seed,
     )
-    conditions = Conditions(seed=arguments.seed, days=arguments.days, mtbf_hours=arguments.mtbf_hours)
+    conditions = Conditions(seed=arguments.seed, days=arguments.days, mtbf_hours=arguments.mtbf_hours, forecasts=False)
     outcome = Replay(uniform_nodes(arguments.nodes, GPUS), workload.jobs, conditions).run()
     replayed = summarise(workload, arguments.nodes, conditions, outcome)
     return (

@@ -55,9 +55,17 @@ class Cluster:
         nodes: all nodes.
         planner: the scheduler's `decide` function. Tests replace it by broken ones.
         settings: the scheduler's settings.
+        forecasts: whether the starts of waiting jobs are forecast.
     """
 
-    def __init__(self, nodes: Iterable[NodeShape], planner: Decide = decide, settings: Settings = DEFAULTS) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[NodeShape],
+        planner: Decide = decide,
+        settings: Settings = DEFAULTS,
+        *,
+        forecasts: bool = True,
+    ) -> None:
         self._shapes = {node.name: node for node in nodes}
         self._planner = planner
         self._settings = settings
@@ -67,7 +75,7 @@ class Cluster:
         self._memo = EMPTY
         self._state.budgets.known = True  # replays have no disruption budgets
         self._runs: dict[str, Run] = {}
-        self._forecasts = Forecasts()
+        self._forecasts = Forecasts() if forecasts else None
         self._on: dict[str, dict[str, Run]] = {name: {} for name in self._shapes}
         self._placements: dict[str, Placement] = {}
         self._versions = itertools.count(1)
@@ -90,7 +98,8 @@ class Cluster:
             gang_key(NAMESPACE, job.name, job.name) if job.gang else f"{NAMESPACE}/{run.pods[0]}/pod/{run.pods[0]}"
         )
         self._runs[run.key] = run
-        self._forecasts.arrived(run)
+        if self._forecasts is not None:
+            self._forecasts.arrived(run)
         self._say(run)
 
     def end(self, run: Run, now: float) -> None:
@@ -152,7 +161,8 @@ class Cluster:
             for action in plan.actions:
                 self._carry_out(action, now, touched, evicted)
             if all(type(action) is MarkBound for action in plan.actions):
-                self._forecasts.look(self._state.snapshot(), plan, self._settings, now)
+                if self._forecasts is not None:
+                    self._forecasts.look(self._state.snapshot(), plan, self._settings, now)
                 break  # MarkBound frees no room, so another plan would be the same
         else:
             raise InvariantBroken(f"the scheduler is still busy after {_ROUNDS_MAX} plans for one moment")
@@ -160,7 +170,8 @@ class Cluster:
         for run in touched.values():
             if run.whole:
                 self._check_spread(run)
-                self._forecasts.started(run, now)
+                if self._forecasts is not None:
+                    self._forecasts.started(run, now)
                 whole.append(run)
             elif run.nodes and run.started_s is None:
                 raise InvariantBroken(f"{run.key} has {len(run.nodes)} of {run.job.members} members bound")

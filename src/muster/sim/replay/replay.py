@@ -40,6 +40,7 @@ class Conditions(msgspec.Struct, frozen=True):
         care: how broken nodes are handled, for replays with faults of all kinds. Without it, nodes only crash.
         policy: which jobs may start on nodes that are reserved for a job before them.
         order: how jobs of the same priority are ordered. Only TrainingJobs have users; other pods share one namespace.
+        forecasts: whether the starts of waiting jobs are forecast. That takes time and changes no placement.
     """
 
     seed: int = 0
@@ -51,6 +52,7 @@ class Conditions(msgspec.Struct, frozen=True):
     care: Care | None = None
     policy: BackfillPolicy = "preemptible"
     order: QueueOrder = "arrival"
+    forecasts: bool = True
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -95,7 +97,8 @@ class Replay:
         planner: Decide = decide,
         progress: Callable[[float, int], None] | None = None,
     ) -> None:
-        self._cluster = Cluster(nodes, planner, Settings(policy=conditions.policy, order=conditions.order))
+        settings = Settings(policy=conditions.policy, order=conditions.order)
+        self._cluster = Cluster(nodes, planner, settings, forecasts=conditions.forecasts)
         self._jobs = jobs
         self._conditions = conditions
         self._progress = progress

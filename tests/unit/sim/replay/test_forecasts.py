@@ -1,4 +1,4 @@
-"""Forecasts of starts in replays: they rest on jobs that ended, hold as often as promised, and recover from errors."""
+"""Forecasts of starts in replays: they rest on jobs that ended, hold as often as promised."""
 
 from __future__ import annotations
 
@@ -14,25 +14,14 @@ from muster.sim.replay.replay import Conditions, Outcome, Replay
 from muster.sim.replay.report import Report, summarise
 
 
-def play(jobs: list[Job], nodes: int) -> tuple[Outcome, Report]:
-    conditions = Conditions()
+def play(jobs: list[Job], nodes: int, *, forecasts: bool = True) -> tuple[Outcome, Report]:
+    conditions = Conditions(forecasts=forecasts)
     outcome = Replay(uniform_nodes(nodes, 8), jobs, conditions).run()
     return outcome, summarise(Workload("test", jobs), nodes, conditions, outcome)
 
 
 def job(number: int, submit_s: float, run_s: float, nodes: int = 1) -> Job:
     return job_of_gpus(f"job-{number:04}", submit_s, run_s, nodes * 8, 8)
-
-
-def share_held(outcome: Outcome, from_s: float, until_s: float) -> float:
-    """Of the jobs that were submitted in this time and had a forecast, return the share that started within it."""
-    held = [
-        run.forecast[0] <= run.started_s and (run.forecast[1] is None or run.started_s <= run.forecast[1])
-        for run in outcome.runs
-        if run.forecast is not None and run.started_s is not None and from_s <= run.job.submit_s < until_s
-    ]
-    assert len(held) > 100
-    return sum(held) / len(held)
 
 
 def test_jobs_that_always_run_equally_long_start_as_forecast() -> None:
@@ -67,36 +56,29 @@ def busy(count: int, rng: random.Random, scale_s: float, start_s: float = 0.0, f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restartable", [0.0, 1.0])
-def test_forecasts_hold_as_often_as_promised(restartable: float) -> None:
-    jobs = busy(500, random.Random(3), 3600.0)
-    jobs = list(with_restartable(Workload("test", jobs), restartable, 1).jobs)
-    _, report = play(jobs, 8)
-    assert report.forecasts.made > 200
-    assert 0.75 <= report.forecasts.held / report.forecasts.made <= 0.85
+def test_forecasts_hold_as_often_as_promised() -> None:
+    jobs = with_restartable(Workload("test", busy(500, random.Random(3), 3600.0)), 1.0, 1).jobs
+    forecasts = play(list(jobs), 8)[1].forecasts
+    assert forecasts.made > 300
+    assert 0.75 <= forecasts.held / forecasts.made <= 0.85
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("factor", [100.0, 0.01])
-def test_forecasts_recover_when_all_jobs_run_much_longer_or_shorter(factor: float) -> None:
-    rng = random.Random(4)
-    before = busy(250, rng, 3600.0)
-    change_s = before[-1].submit_s
-    after = busy(500, rng, 3600.0 * factor, change_s, len(before))
-    outcome, _ = play(before + after, 8)
-    settled_s = after[200].submit_s
-    assert 0.7 <= share_held(outcome, settled_s, after[-1].submit_s) <= 0.9
+def test_replay_without_forecasts_has_the_same_placements() -> None:
+    jobs = busy(60, random.Random(5), 3600.0)
+    with_forecasts, without = play(jobs, 8), play(jobs, 8, forecasts=False)
+    assert with_forecasts[0].placements_hash == without[0].placements_hash
+    assert with_forecasts[1].forecasts.made > 0 == without[1].forecasts.made
 
 
 def test_placements_do_not_depend_on_the_history() -> None:
     """Until the scheduler uses predictions, a replay with users has the placements of one without."""
-    jobs = busy(200, random.Random(5), 3600.0)
+    jobs = busy(60, random.Random(5), 3600.0)
     named = [msgspec.structs.replace(each, user=f"user-{at % 3}", image="repo/train") for at, each in enumerate(jobs)]
     assert play(jobs, 8)[0].placements_hash == play(named, 8)[0].placements_hash
 
 
 def test_report_never_contains_infinity(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["simulate", "--like", "kalos", "--nodes", "4", "--days", "4", "-o", "json"]
+    arguments = ["simulate", "--like", "kalos", "--nodes", "4", "--days", "2", "-o", "json"]
     assert command(arguments) == 0
     text = capsys.readouterr().out
     assert "Infinity" not in text
