@@ -11,6 +11,7 @@ import pytest
 
 from muster.scheduler.forecast.likeness import Likeness
 from muster.scheduler.forecast.run_times import EndedRun, RunTimes
+from muster.scheduler.gangs.gang import REQUEUED_NODES_MAX
 from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.queue.reservations import STRICT_AFTER_S
 from tests.unit.scheduler.world import GPU, World, node, reason_of
@@ -24,7 +25,7 @@ def remember(world: World, run_times_s: dict[str, float]) -> None:
     ended = [
         EndedRun(Likeness(namespace="default", pattern=name, nodes=nodes, gpus=gpus), run_s, True, world.now - number)
         for name, run_s in run_times_s.items()
-        for nodes in range(1, 5)
+        for nodes in range(1, 6)
         for gpus in (2, 3, 4, 6, 7, 8)
         for number in range(20)
     ]
@@ -87,6 +88,18 @@ def test_other_jobs_without_checkpoints_wait_for_their_turn(name: str, facts: Jo
     plan = world.run()
     assert world.nodes_of(name) == {}
     assert reason_of(plan, world, name) == "BehindInQueue"
+
+
+def test_a_large_job_without_checkpoints_is_not_backfilled() -> None:
+    world = World()
+    world.add_nodes(*(f"n{number}" for number in range(8)))
+    remember(world, {"running": 10 * HOUR_S, "head": HOUR_S, "short": 0.2 * HOUR_S})
+    world.add_gang("running", 2)
+    world.run()
+    world.add_gang("head", 8)
+    add_job(world, "short", REQUEUED_NODES_MAX + 1)
+    world.run()
+    assert world.nodes_of("short") == {}
 
 
 def test_without_a_history_no_job_is_expected_to_end() -> None:

@@ -26,7 +26,8 @@ from muster.scheduler.gangs.priority import Rank
 def ended_job(job: TrainingJob, likeness: Likeness, deleted_at: float | None) -> EndedRun | None:
     """Return the run of a TrainingJob that has ended, is suspended, or was deleted; else None.
 
-    A job that never ran, or whose time is not known, is not recorded. If a suspended job is resumed, its later end replaces the record.
+    A job that never ran, or whose time is not known, is not recorded. If a suspended job is resumed, its later end
+    replaces the record.
 
     Args:
         job: the newest version of the job.

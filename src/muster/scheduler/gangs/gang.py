@@ -22,6 +22,8 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.reasons import Reason, Why
 
 UNSCHEDULABLE = "Unschedulable"
+REQUEUED_NODES_MAX = 4
+"""A gang that would lose its work is not backfilled if it has more members than this."""
 Place = tuple[float, float, str]
 """A place in the queue among gangs of the same priority: minus the job's own priority, arrival, and key of a gang."""
 Order = tuple[int, float, float, float, str, str]
@@ -235,9 +237,12 @@ class Gang:
     def requeueable(self) -> bool:
         """Whether it may be backfilled because it is expected to end in time, although it would lose its work.
 
-        Muster can queue only TrainingJobs again. A job that was asked to leave once was predicted badly.
+        Muster can queue only TrainingJobs again. A job that was asked to leave once was predicted badly. A large gang
+        would lose too much if the prediction is wrong.
         """
-        return self.job is not None and self.job.requeueable and not self.job.asked and not self.single
+        if self.job is None or self.single or self.size > REQUEUED_NODES_MAX:
+            return False
+        return self.job.requeueable and not self.job.asked
 
     @property
     def times_asked(self) -> int:
