@@ -42,7 +42,7 @@ def many(count: int, text: str = "") -> Runs:
 
 
 @given(runs)
-def test_what_is_written_is_read_back(known: Runs) -> None:
+def test_written_runs_are_read_back(known: Runs) -> None:
     kept, groups = groups_of(known)
     assert kept == known
     assert read_groups(to_dict({"groups": groups})["groups"], 1_700_000_100.0) == (known, 0)

@@ -51,12 +51,11 @@ class Recording:
     async def scheduling(self, client: Client | None = None) -> AsyncIterator[SchedulerController]:
         """One process that schedules."""
         client = client or self.client()
-        clock = lambda: self.world.loop.now  # noqa: E731
         scheduler = SchedulerController(
             client,
             "default",
             "test",
-            clock=clock,
+            clock=lambda: self.world.loop.now,
             registry=CollectorRegistry(),
             rng=random.Random(1),
             informers=Informers(client, FORMS, rng=random.Random(3)),
