@@ -157,6 +157,7 @@ class SchedulerController:
             handover.changed = self._loop.wake
         self._fair = FairOrder()
         self._synced = False
+        self._config: ConfigMapSource[SchedulerConfig | None] | None = None
         self.state, self._memo = self._empty(), EMPTY
 
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
@@ -170,7 +171,7 @@ class SchedulerController:
         events = EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         )
-        self._config: ConfigMapSource[SchedulerConfig | None] = ConfigMapSource(
+        self._config = config = ConfigMapSource[SchedulerConfig | None](
             config_map_informer(self._informers, self.namespace, CONFIG_MAP),
             read_config,
             UNKNOWN,
@@ -220,7 +221,7 @@ class SchedulerController:
         informers += await surroundings(
             self._client, self._informers, self.state, clock=self._clock, changed=self._loop.wake
         )
-        informers.append(self._config.informer)
+        informers.append(config.informer)
         async with events:
             announcer = Announcer(events, self._binder.quiet)
             self._reporter = Reporter(self._client, events, announcer, self._waits)
@@ -344,8 +345,8 @@ class SchedulerController:
         self._followers.follow_wanted()
         if self._handover is not None:
             self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
-        settings = self._settings_in_force()
-        self._metrics.config_broken.set(bool(self._config.problem))
+        settings = self.settings_in_force()
+        self._metrics.config_broken.set(bool(self._config is not None and self._config.problem))
         if self._fair.apply(self.state, settings, now):
             self._loop.wake()
         snapshot = self.state.snapshot(now)
@@ -373,8 +374,9 @@ class SchedulerController:
                 self._spawn(self._reporter.show(demand, now))
         return Rest.until(plan.wake_at, self._clock(), settle_s=max(PAUSE_S, 2 * took_s), idle_s=IDLE_S)
 
-    def _settings_in_force(self) -> Settings:
-        config = self._config.value
+    def settings_in_force(self) -> Settings:
+        """Return the settings of this process, with those of the newest valid ConfigMap in their place."""
+        config = self._config.value if self._config is not None else None
         return config.applied_to(self.settings) if config is not None else self.settings
 
     def _carry_out(self, plan: Plan) -> None:
