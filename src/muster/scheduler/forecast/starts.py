@@ -36,8 +36,8 @@ class StartForecast(msgspec.Struct, frozen=True):
 
     Attributes:
         waits_s: seconds from now until the start, in ascending order; inf if the gang did not start.
-        jobs: the smallest number of ended jobs on which the prediction of a run time rests; 0 if no run time was
-            predicted, because all gangs in front have time limits.
+        jobs: the smallest number of ended jobs on which the prediction of a run time rests. It is 0 if no run time
+            was predicted; then time limits determine the start.
         general: one of these predictions rests on all gangs of the cluster, because too few are like the gang.
     """
 
