@@ -23,6 +23,13 @@ BY_CONTROLLER: Final = pytest.mark.any_server(
 BY_SCHEDULER: Final = pytest.mark.any_server(
     "the scheduler and the budgets decide; losing one node runs on both servers"
 )
+BY_BINDS: Final = pytest.mark.any_server(
+    "the scheduler, or a fault that the test puts in its client, decides; binds and waiting gangs run on both servers"
+)
+BY_QUOTA: Final = pytest.mark.any_server(
+    "the controller decides; a quota that refuses pods runs on both servers (trainingjobs/test_admission.py)"
+)
+BY_JOINS: Final = pytest.mark.any_server("the pace decides; nodes that are held back and opened run on both servers")
 BY_REMEDIATION: Final = pytest.mark.any_server("the rules of remediation decide; a whole ladder runs on both servers")
 BY_PREFLIGHT: Final = pytest.mark.any_server(
     "the rules of preflight decide; a node that fails and one that passes run on both servers"

@@ -19,7 +19,7 @@ import pytest_asyncio
 from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
-from tests.scenarios.trainingjobs.conftest import Arena, TestNode
+from tests.scenarios.trainingjobs.conftest import Arena, TestNode, processes_of
 from tests.support.apiserver import ApiServer, EmbeddedServer
 from tests.support.waiting import until
 
@@ -158,17 +158,6 @@ async def bad(cluster: BadDay) -> AsyncIterator[BadDay]:
 def lives(pid: int) -> bool:
     """Whether the process runs."""
     return os.path.exists(f"/proc/{pid}")
-
-
-def processes_of(pod_uid: str) -> list[int]:
-    """Every process that was started for a pod and lives."""
-    mark, found = f"MUSTER_POD_UID={pod_uid}".encode(), []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                    found.append(int(name))
-    return found
 
 
 def supervisor_of(pod_uid: str) -> int:

@@ -12,8 +12,9 @@ import pytest
 from muster.api.training_job import TrainingJob
 from muster.kube.errors import NotFound
 from muster.kube.objects.node import Node
-from tests.scenarios.baddays.conftest import BEGIN, BadDay, Job, lives, processes_of, stopped, supervisor_of
-from tests.support.anyserver import BY_RANKS, BY_SCHEDULER
+from tests.scenarios.baddays.conftest import BEGIN, BadDay, Job, lives, stopped, supervisor_of
+from tests.scenarios.trainingjobs.conftest import processes_of
+from tests.support.anyserver import BY_QUOTA, BY_RANKS, BY_SCHEDULER
 from tests.support.controlgroups import need_control_groups
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
@@ -85,6 +86,7 @@ async def test_two_nodes_lost_at_once_with_one_spare_wait_say_why_and_go_on_with
     assert (status.restarts.total, status.restarts.infrastructure, status.slots_kept) == (1, 1, 2)
 
 
+@BY_SCHEDULER
 async def test_recreated_node_of_the_same_name_is_another_node(bad: BadDay) -> None:
     job = await bad.train()
     await job.runs(1)
@@ -125,6 +127,7 @@ ASKED = f"""{BEGIN}
 """
 
 
+@BY_RANKS
 async def test_a_pod_that_a_person_deletes_saves_first_and_is_replaced_on_its_node(bad: BadDay) -> None:
     job = await bad.train(ASKED, stopGraceSeconds=30)
     await job.runs(1)
@@ -180,19 +183,6 @@ async def test_the_budget_ends_a_job_with_the_last_lines_of_its_first_failing_ra
     assert (status.restarts.user, status.restarts.total) == (2, 2)
 
 
-async def test_a_deleted_job_leaves_no_process(bad: BadDay) -> None:
-    job = await bad.train(stopGraceSeconds=30)
-    await job.runs(1)
-    pods = await job.pods()
-    assert all(processes_of(pod.uid) for pod in pods.values())
-    await bad.arena.client.delete(TrainingJob, job.name, namespace=bad.arena.namespace)
-
-    async def gone() -> bool:
-        return not any(processes_of(pod.uid) for pod in pods.values())
-
-    await until("no process is left", gone, 14)  # sooner than a pod that is waited for
-
-
 STALE = """
     import os, pathlib, time
     import muster
@@ -238,54 +228,7 @@ async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad
     await job.ends(2)
 
 
-async def test_refusal_by_admission_is_quoted_and_retried(bad: BadDay) -> None:
-    if bad.server.kind == "embedded":
-        pytest.skip("the embedded API server evaluates no CEL; docs say so")
-    rule = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {
-            "resourceRules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-            ]
-        },
-        "validations": [{"expression": "object.spec.containers.all(c, c.image != 'forbidden')", "message": "not here"}],
-    }
-    kind = "admissionregistration.k8s.io/v1"
-    name = {"name": bad.arena.namespace}
-    binding = {"policyName": bad.arena.namespace, "validationActions": ["Deny"]}
-    await bad.arena.client.create(
-        {"apiVersion": kind, "kind": "ValidatingAdmissionPolicy", "metadata": name, "spec": rule}
-    )
-    await bad.arena.client.create(
-        {"apiVersion": kind, "kind": "ValidatingAdmissionPolicyBinding", "metadata": name, "spec": binding}
-    )
-    try:
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "probe", "namespace": bad.arena.namespace},
-            "spec": {"containers": [{"name": "c", "image": "forbidden"}]},
-        }
-
-        async def in_force() -> bool:
-            try:
-                await bad.arena.client.create(pod, dry_run=True)
-            except Exception as error:
-                return "not here" in str(error)
-            return False
-
-        await until("the policy is in force", in_force)
-        job = await bad.train(image="forbidden")
-        status = await job.reaches(lambda status: "not here" in status.message)
-        assert "0/2 pods created; the next was refused" in status.message
-        assert await job.pods() == {}
-    finally:
-        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-            await bad.arena.client.request("DELETE", f"/apis/{kind}/{plural}/{bad.arena.namespace}")
-    await job.runs(1)
-    await job.ends(1)
-
-
+@BY_QUOTA
 async def test_a_quota_for_three_of_four_pods_holds_no_node_until_it_is_raised(bad: BadDay) -> None:
     await bad.arena.whole(nodes=4)
     quota = {

@@ -24,6 +24,7 @@ from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from tests.scenarios.scheduler.conftest import POOL, Cluster
+from tests.support.anyserver import BY_JOINS
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
@@ -134,6 +135,7 @@ async def joining(api_server: ApiServer) -> AsyncIterator[Joining]:
             await cluster.close()
 
 
+@BY_JOINS
 async def test_no_more_nodes_than_the_pace_are_opened_in_a_period(joining: Joining) -> None:
     await joining.configure()
     names = set(await joining.join(30))

@@ -207,6 +207,7 @@ async def test_gang_gets_its_nodes_and_unneeded_nodes_are_removed(cloud: Cloud) 
     assert {("ScaleUp", "Pod"), ("PoolGrows", "ConfigMap")} <= said
 
 
+@BY_SCALING
 async def test_nodes_of_a_gang_that_keeps_its_slots_stay(cloud: Cloud) -> None:
     cloud.group("a", size=2)
     await cloud.configure(cloud.pool("a"))
@@ -295,6 +296,7 @@ async def test_a_cloud_that_says_yes_and_does_nothing_is_found_out_and_the_next_
     assert (liar.conditions[0].status, liar.conditions[0].reason) == ("False", "FewerThanAsked")
 
 
+@BY_SCALING
 async def test_unapproved_gang_gets_no_nodes(cloud: Cloud) -> None:
     cloud.group("a", size=1)
     await cloud.configure(cloud.pool("a", min=1))

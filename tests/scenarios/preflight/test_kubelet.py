@@ -11,12 +11,14 @@ from muster.kube.objects.core import ConfigMap, Event
 from muster.kube.objects.node import Node
 from tests.scenarios.kubelet.conftest import NodeUnderTest
 from tests.scenarios.preflight.conftest import POOL, Trusting
+from tests.support.anyserver import BY_PREFLIGHT
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
 TEXT = "runAsUser: 0\nbackend: {backend}\nresources: {{cpu: 100m, memory: 64Mi}}\nretests: {{atOnce: 0}}\n"
 
 
+@BY_PREFLIGHT
 async def test_a_process_kubelet_tests_its_node_and_a_reboot_has_it_tested_again(
     trusting: Trusting, api_server_for_kubelets: ApiServer, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from tests.scenarios.remediation.conftest import OPEN, Findings
 from tests.scenarios.remediation.test_remediation import POLICY
 from tests.scenarios.trainingjobs.conftest import Arena, arena, arenas
 from tests.scenarios.trainingjobs.test_jobs import train
+from tests.support.anyserver import BY_REMEDIATION
 from tests.support.waiting import until
 
 __all__ = ["arena", "arenas"]  # fixtures
@@ -19,6 +20,7 @@ __all__ = ["arena", "arenas"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
+@BY_REMEDIATION
 async def test_a_gang_leaves_two_broken_nodes_at_once_and_its_attempt_ends_once(arena: Arena) -> None:
     await arena.whole(4)
     arena.controllers[-1].terminate()

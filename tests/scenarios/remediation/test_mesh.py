@@ -133,6 +133,7 @@ async def test_switch_fault_is_reported_and_takes_no_node_out_of_use(fabric: Mes
         assert await ward.out_of_use() == set(), "it is not their fault"
 
 
+@BY_REMEDIATION
 async def test_a_node_that_several_agents_miss_goes_out_of_use_alone(
     fabric: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:

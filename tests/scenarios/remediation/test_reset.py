@@ -143,6 +143,7 @@ async def sick(
         await made.findings.forget([node.name])
 
 
+@BY_REMEDIATION
 async def test_gpus_are_reset_on_the_node_and_a_test_lets_it_back(sick: Sick) -> None:
     await sick.findings.finds(sick.node.name, "140", component=GPU)
     await sick.until_phase("Released")

@@ -13,6 +13,7 @@ from muster.kube.connection.config import load_config
 from muster.kube.errors import Conflict, ServerTimeout, TooManyRequests, Unavailable
 from muster.kube.objects.pod import Pod
 from tests.scenarios.scheduler.conftest import Cluster
+from tests.support.anyserver import BY_BINDS, BY_SCHEDULER
 from tests.support.waiting import until
 
 
@@ -44,7 +45,7 @@ class FaultyClient(Client):
             self.reached.set()
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 3])
+@pytest.mark.parametrize("after", [*(pytest.param(after, marks=BY_BINDS) for after in (0, 1, 3)), 2])
 async def test_a_scheduler_killed_between_binds_is_finished_by_the_next(cluster: Cluster, after: int) -> None:
     await cluster.add_nodes(5)
     async with FaultyClient(load_config(str(cluster.kubeconfig)), after=after) as client:
@@ -66,9 +67,9 @@ async def test_a_scheduler_killed_between_binds_is_finished_by_the_next(cluster:
 @pytest.mark.parametrize(
     "error",
     [
-        TooManyRequests(429, "TooManyRequests", "slow down"),
-        ServerTimeout(504, "Timeout", "too late"),
-        Unavailable(0, "Unavailable", "connection lost"),
+        pytest.param(TooManyRequests(429, "TooManyRequests", "slow down"), marks=BY_BINDS),
+        pytest.param(ServerTimeout(504, "Timeout", "too late"), marks=BY_BINDS),
+        pytest.param(Unavailable(0, "Unavailable", "connection lost"), marks=BY_BINDS),
         Conflict(409, "Conflict", "the object has been modified"),
     ],
     ids=lambda error: type(error).__name__,
@@ -109,6 +110,7 @@ async def test_lost_answer_after_a_bind_is_not_a_failure(cluster: Cluster) -> No
         await asyncio.gather(task, return_exceptions=True)
 
 
+@BY_BINDS
 async def test_a_gang_is_said_to_be_bound_though_the_binds_of_another_hang(cluster: Cluster) -> None:
     await cluster.add_nodes(4)
 
@@ -148,6 +150,7 @@ async def test_pod_recreated_during_binding_ends_fully_bound(cluster: Cluster) -
         await asyncio.gather(task, return_exceptions=True)
 
 
+@BY_SCHEDULER
 async def test_a_node_lost_while_binding_is_replaced(cluster: Cluster) -> None:
     await cluster.add_nodes(5)
 

@@ -10,6 +10,7 @@ import pytest
 from muster.kube.objects.pod import Pod
 from muster.scheduler.explain.why_waiting import explain, load_snapshot
 from tests.scenarios.scheduler.conftest import Cluster
+from tests.support.anyserver import BY_BINDS
 from tests.support.waiting import until
 
 
@@ -45,6 +46,7 @@ async def _have(reported: Callable[[], Awaitable[dict[str, str]]], count: int) -
     return len(await reported()) >= count
 
 
+@BY_BINDS
 async def test_of_two_gangs_that_each_want_the_cluster_one_is_bound_whole_then_the_other(cluster: Cluster) -> None:
     await cluster.add_nodes(4)
     cluster.schedule()

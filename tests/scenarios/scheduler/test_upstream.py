@@ -9,6 +9,7 @@ from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.scenarios.scheduler.test_adapters import add
+from tests.support.anyserver import BY_BINDS
 from tests.support.waiting import until
 
 
@@ -24,6 +25,7 @@ async def _whole(cluster: Cluster, gangs: list[str], size: int) -> str:
     return ""
 
 
+@BY_BINDS
 async def test_nine_of_ten_pods_hold_nothing_713(cluster: Cluster) -> None:
     """Coscheduling: 9 of 10 pods keep their resources for ever. Ours: nothing is bound, and others use the nodes."""
     await cluster.add_nodes(10)
@@ -55,6 +57,7 @@ async def test_interleaved_gangs_do_not_deadlock_with_room_free_117(cluster: Clu
         await cluster.client.delete(Placement, first, namespace=cluster.namespace)
 
 
+@BY_BINDS
 async def test_two_gangs_that_want_every_node_do_not_get_half_of_them_each_3373(cluster: Cluster) -> None:
     """Volcano: of two jobs made at once each gets some nodes and waits. Ours: one is bound whole, then the other."""
     await cluster.add_nodes(6)
@@ -69,6 +72,7 @@ async def test_two_gangs_that_want_every_node_do_not_get_half_of_them_each_3373(
     await cluster.until_bound(second, 6)
 
 
+@BY_BINDS
 async def test_a_gang_one_node_short_is_not_begun_930(cluster: Cluster) -> None:
     """Coscheduling: one of two pods is bound though only one node is free. Ours: both wait, and start together."""
     await cluster.add_nodes(2)

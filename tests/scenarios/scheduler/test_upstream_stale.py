@@ -14,6 +14,7 @@ from muster.kube.objects.workloads import CoschedulingPodGroup
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.scenarios.scheduler.test_adapters import COSCHEDULING, add, is_bound, make
 from tests.support import workloads
+from tests.support.anyserver import BY_BINDS
 from tests.support.waiting import until
 
 
@@ -46,7 +47,7 @@ async def late(cluster: Cluster) -> AsyncIterator[LateClient]:
     await workloads.uninstall(cluster.client, COSCHEDULING)
 
 
-@pytest.mark.parametrize("heard", [True, False], ids=["heard", "not-heard"])
+@pytest.mark.parametrize("heard", [pytest.param(True, marks=BY_BINDS, id="heard"), pytest.param(False, id="not-heard")])
 async def test_new_pods_of_a_pod_group_that_grew_are_bound_together_6010(
     cluster: Cluster, late: LateClient, heard: bool
 ) -> None:

@@ -19,6 +19,7 @@ from muster.kube.objects.auth import TokenRequest
 from muster.kube.objects.coordination import Lease
 from muster.kube.objects.node import Node
 from tests.scenarios.deploy.conftest import CHART, Helm, helm_program, offline_helm  # noqa: F401
+from tests.support.anyserver import BY_CONTROLLER
 from tests.support.apiserver import ApiServer
 from tests.support.teamclusters import TeamCluster
 from tests.support.waiting import until
@@ -72,6 +73,7 @@ async def _of_account(cluster: TeamCluster, api_server: ApiServer, folder: Path)
     return path
 
 
+@BY_CONTROLLER
 async def test_the_second_process_takes_over_when_the_first_dies(
     cluster: TeamCluster, kubeconfig: Path, tmp_path: Path
 ) -> None:

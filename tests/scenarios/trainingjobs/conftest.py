@@ -95,6 +95,17 @@ class TestNode:
         sweep(self.cluster_id)
 
 
+def processes_of(pod_uid: str) -> list[int]:
+    """Every process that was started for a pod and lives."""
+    mark, found = f"MUSTER_POD_UID={pod_uid}".encode(), []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+    return found
+
+
 class Arena:
     """Nodes and a controller for the tests of a module, one after the other: each has a namespace of its own."""
 

@@ -11,10 +11,11 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import TrainingJobStatus
-from muster.kube.errors import Invalid
+from muster.kube.errors import ApiError, Invalid
 from muster.kube.objects.core import Event
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
+from tests.support.anyserver import BY_CONTROLLER, BY_SCHEDULER
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
 
@@ -50,6 +51,45 @@ async def test_the_schema_refuses_what_makes_no_sense(arena: Arena) -> None:
         await arena.submit("slurm", QUICK, launcher="slurm")
 
 
+async def test_refusal_by_admission_is_quoted_and_retried(arena: Arena) -> None:
+    if arena.server.kind == "embedded":
+        pytest.skip("the embedded API server evaluates no CEL; docs say so")
+    name, group = arena.namespace, "admissionregistration.k8s.io/v1"
+    created_pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    rule = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "resourceRules": [created_pods],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+        },
+        "validations": [{"expression": "object.spec.containers.all(c, c.image != 'forbidden')", "message": "not here"}],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    for kind, spec in (("ValidatingAdmissionPolicy", rule), ("ValidatingAdmissionPolicyBinding", binding)):
+        await arena.client.create({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec})
+    try:
+        metadata = {"name": "probe", "namespace": name}
+        spec = {"containers": [{"name": "c", "image": "forbidden"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+        async def in_force() -> bool:
+            try:
+                await arena.client.create(pod, dry_run=True)
+            except ApiError as error:
+                return "not here" in str(error)
+            return False
+
+        await until("the policy is in force", in_force)
+        await arena.submit("train", QUICK, image="forbidden")
+        status = await arena.reaches("train", lambda status: "not here" in status.message)
+        assert "0/2 pods created; the next was refused" in status.message
+        assert await arena.pods("train") == []
+    finally:
+        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            await arena.client.request("DELETE", f"/apis/{group}/{plural}/{name}")
+    await arena.phase("train", "Succeeded", 1)
+
+
 async def test_a_quota_that_lets_only_half_the_pods_in_is_explained_and_holds_no_node(arena: Arena) -> None:
     quota = {
         "apiVersion": "v1",
@@ -74,6 +114,7 @@ async def test_a_quota_that_lets_only_half_the_pods_in_is_explained_and_holds_no
     await arena.phase("train", "Succeeded", 1)
 
 
+@BY_CONTROLLER
 async def test_reason_for_waiting_is_typed_and_reported_once_across_leaders(
     arena: Arena,
 ) -> None:
@@ -170,6 +211,7 @@ async def test_a_shadow_controller_plans_and_writes_nothing(arena: Arena) -> Non
     assert await arena.pods("quick") == []
 
 
+@BY_SCHEDULER
 async def test_jobs_have_their_nodes_to_themselves_unless_they_ask_to_share(arena: Arena) -> None:
     """Issue 11.5: without GPUs too; GPUs per node are those of the nodes where the job names none."""
     everywhere = len(arena.nodes)

@@ -18,6 +18,7 @@ from muster.kube.objects.scheduling import PriorityClass
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK
 from tests.scenarios.trainingjobs.test_shrinking import ELASTIC, ran
+from tests.support.anyserver import BY_SCHEDULER
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -65,7 +66,10 @@ def went_on(status: TrainingJobStatus) -> bool:
     return reported.step > saved.step and reported.time > saved.time + timedelta(seconds=2)
 
 
-@pytest.mark.parametrize("priority_class", ["", URGENT], ids=["as the chart has it", "of higher priority"])
+@pytest.mark.parametrize(
+    "priority_class",
+    [pytest.param("", id="as the chart has it"), pytest.param(URGENT, marks=BY_SCHEDULER, id="of higher priority")],
+)
 async def test_borrower_saves_leaves_for_the_owner_and_continues_afterwards(arena: Arena, priority_class: str) -> None:
     for name, value in ((BORROWER_CLASS, -1), (URGENT, 1000)):
         with contextlib.suppress(AlreadyExists):

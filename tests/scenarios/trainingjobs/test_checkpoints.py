@@ -262,6 +262,7 @@ async def test_a_job_that_is_to_continue_never_starts_from_the_beginning_instead
     assert not (saving.folder / "began-lost-1").exists()
 
 
+@BY_FILES
 async def test_a_job_whose_status_was_wiped_continues_from_its_own_checkpoint(saving: Saving) -> None:
     """Issue 11.2: the folder says by itself which job wrote what. Issue 11.10: the status was lost."""
     await saving.submit("one", last_saved=5)

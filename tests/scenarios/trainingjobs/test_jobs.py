@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.scenarios.trainingjobs.conftest import Arena
-from tests.support.anyserver import BY_RANKS
+from tests.support.anyserver import BY_CONTROLLER, BY_RANKS
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -91,6 +91,7 @@ async def test_a_lost_node_costs_one_slot_and_not_the_user_11789(arena: Arena) -
     await arena.phase("train", "Succeeded", 2)
 
 
+@BY_CONTROLLER
 async def test_a_killed_controller_changes_nothing_for_what_runs(arena: Arena) -> None:
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running", 1)

@@ -15,7 +15,7 @@ from muster.kube.errors import Invalid, NotFound
 from muster.kube.objects.core import Event
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
-from tests.scenarios.trainingjobs.conftest import Arena
+from tests.scenarios.trainingjobs.conftest import Arena, processes_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -83,6 +83,19 @@ async def test_a_pod_that_is_deleted_after_its_good_end_and_before_a_controller_
     arena.control()
     status = await arena.phase("train", "Succeeded", 1)
     assert (status.restarts, status.faults) == (None, ())
+
+
+async def test_a_deleted_job_leaves_no_process(arena: Arena) -> None:
+    await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)), stopGraceSeconds=30)
+    await arena.phase("train", "Running", 1)
+    pods = await arena.pods("train")
+    assert all(processes_of(pod.uid) for pod in pods)
+    await arena.client.delete(TrainingJob, "train", namespace=arena.namespace)
+
+    def gone() -> bool:
+        return not any(processes_of(pod.uid) for pod in pods)
+
+    await until("no process is left", gone, 14)  # sooner than a pod that is waited for
 
 
 async def test_a_force_deleted_pod_of_a_whole_node_job_costs_one_restart(arena: Arena) -> None:

@@ -8,6 +8,7 @@ from muster.api.names import LABEL_ZONE
 from muster.api.training_job_status import TrainingJobStatus
 from muster.kube.objects.node import Node
 from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.anyserver import BY_RANKS
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -38,7 +39,7 @@ async def moves_on(arena: Arena, before: TrainingJobStatus) -> TrainingJobStatus
     return await arena.reaches("train", wanted)
 
 
-@pytest.mark.parametrize("change", ["relabel", "delete"])
+@pytest.mark.parametrize("change", [pytest.param("relabel", marks=BY_RANKS), "delete"])
 async def test_a_job_succeeds_only_when_its_own_launcher_has_ended(arena: Arena, change: str) -> None:
     folder = arena.folder
     await arena.submit("train", LONG_RANK_ZERO.format(folder=str(folder)), replicas=3, launcher="mpi")

@@ -121,7 +121,7 @@ async def test_a_worker_that_is_taken_away_restarts_the_others_with_it_574(arena
     assert (status.restarts.infrastructure, status.restarts.total) == (1, 1)
 
 
-@pytest.mark.parametrize("limit", [50, 0])
+@pytest.mark.parametrize("limit", [pytest.param(50, marks=BY_RANKS), 0])
 async def test_an_evicted_worker_leaves_none_of_the_others_running_for_nothing_647(arena: Arena, limit: int) -> None:
     """MPI operator: it fails the job and lets the other workers run. Ours: it continues or frees all nodes."""
     await arena.submit("train", train(arena), backoffLimit=0, unknownLimit=0, infrastructureLimit=limit)
