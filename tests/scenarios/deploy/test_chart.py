@@ -61,7 +61,7 @@ VARIATIONS = {
 
 def rendered(helm: Helm, *arguments: str) -> dict[tuple[str, str, str], Any]:
     """The objects by kind, namespace and name."""
-    objects = [each for each in yaml.safe_load_all(helm.template(*arguments)) if each]
+    objects = [each for each in yaml.load_all(helm.template(*arguments), yaml.CSafeLoader) if each]
     return {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in objects}
 
 
@@ -71,16 +71,26 @@ def controller(objects: dict[tuple[str, str, str], Any]) -> tuple[Any, Any]:
     return pod, pod["containers"][0]
 
 
+@pytest.fixture(scope="module")
+def accepted() -> set[str]:
+    """Objects, as JSON, that the API server has accepted: most variations render the same ones."""
+    return set()
+
+
 @pytest.mark.parametrize("arguments", VARIATIONS.values(), ids=VARIATIONS)
-def test_a_real_api_server_takes_everything(offline_helm: Helm, cluster: Cluster, arguments: tuple[str, ...]) -> None:
+def test_a_real_api_server_takes_everything(
+    offline_helm: Helm, cluster: Cluster, arguments: tuple[str, ...], accepted: set[str]
+) -> None:
     objects = rendered(offline_helm, *arguments)
     assert len(objects) > 8
+    new = {json.dumps(each, sort_keys=True) for each in objects.values()} - accepted
+    if not new:
+        return
     cluster.namespace(SYSTEM)
-    body = {"apiVersion": "v1", "kind": "List", "items": list(objects.values())}
-    said = cluster.plane.access.kubectl(
-        "apply", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(body)
-    )
-    assert said.count("(server dry run)") == len(objects)
+    body = f'{{"apiVersion": "v1", "kind": "List", "items": [{", ".join(sorted(new))}]}}'
+    output = cluster.plane.access.kubectl("apply", "--dry-run=server", "--validate=strict", "--filename=-", stdin=body)
+    assert output.count("(server dry run)") == len(new)
+    accepted |= new
 
 
 def test_lint_finds_nothing(offline_helm: Helm) -> None:
