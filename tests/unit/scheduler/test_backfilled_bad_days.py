@@ -357,19 +357,3 @@ def test_a_gang_that_cannot_restart_is_passed_by_many_and_still_starts_when_its_
     end(world, "head")
     run_and_leave(world)
     assert len(world.nodes_of("stiff")) == 1
-
-
-def test_no_plan_asks_a_backfilled_gang_that_it_places_again() -> None:
-    """Its pods were recreated at the moment at which the gang in front can start."""
-    world = with_backfilled()
-    recreate(world, "small", 1)
-    end(world, "running")
-    plan = world.decide()
-    written = Counter(action.gang for action in plan.actions if isinstance(action, WritePlacement))
-    assert max(written.values()) == 1
-    for action in plan.actions:
-        world.carry_out(action)
-    run_and_leave(world)
-    world.now += MIN_RUN_S + 1
-    run_and_leave(world)
-    assert len(world.nodes_of("head")) == 3
