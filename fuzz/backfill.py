@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 DELETED, RESIZED, CONSTRAINED = "deleted", "resized", "constrained"
 WAITED_S = 100.0
 """A change of a waiting job happens within this time after its arrival, or not at all."""
+CROWDED = 0.4
+"""Share of runs with many small gangs, so that a large one has to wait."""
+CROWD_MAX = 20
+"""Runs with more jobs get no others."""
 POLICIES: tuple[BackfillPolicy, ...] = ("preemptible", "preemptible", "preemptible", "easy", "strict")
 
 
@@ -69,6 +73,7 @@ S = TypeVar("S", bound="Scenario")
 def with_backfill(drawn: S) -> S:
     """Draw it. Drawn apart: the rest of the run stays as it was."""
     rng = random.Random(f"backfill {drawn.seed}")
+    drawn = msgspec.structs.replace(drawn, jobs=_with_crowd(rng, drawn))
     share, answering = rng.choice((0.0, 0.5, 0.5, 1.0)), rng.choice((0.0, 0.7, 1.0))
     jobs = tuple(_with_restarts(rng, job, share, answering) for job in drawn.jobs)
     backfill = Backfill(
@@ -80,6 +85,31 @@ def with_backfill(drawn: S) -> S:
         faults=tuple(_faults(rng)),
     )
     return msgspec.structs.replace(drawn, jobs=jobs, backfill=backfill)
+
+
+def _with_crowd(rng: random.Random, drawn: Scenario) -> tuple[JobSpec, ...]:
+    """Add small gangs like those of the run, and have the largest gang come after half of them: it has to wait."""
+    alike = [job for job in drawn.jobs if not (job.single or job.group or job.endless or job.borrow)]
+    if rng.random() >= CROWDED or not alike or len(drawn.jobs) > CROWD_MAX:
+        return drawn.jobs
+    largest = max(alike, key=lambda job: job.size)
+    crowd = []
+    for number in range(rng.randint(drawn.nodes // 2, drawn.nodes)):
+        like = rng.choice((largest, rng.choice(alike)))
+        few = msgspec.structs.replace(
+            like,
+            name=f"crowd-{number}",
+            size=rng.randint(1, max(1, like.size // 3)),
+            arrives_s=rng.choice((0.0, rng.uniform(0, 50))),
+            runs_s=rng.uniform(15, 50),
+            priority_class="",
+            restarts=(),
+            suspended=None,
+            limit_s=0,
+        )
+        crowd.append(few)
+    late = msgspec.structs.replace(largest, arrives_s=rng.uniform(5, 20))
+    return (*(late if job is largest else job for job in drawn.jobs), *crowd)
 
 
 def _with_restarts(rng: random.Random, job: JobSpec, share: float, answering: float) -> JobSpec:
