@@ -72,6 +72,15 @@ WRONG = {
             "at '/serviceAccount/annotations/a': got number, want string",
         ],
     ),
+    "the scheduler": (
+        ['--set-json=scheduler.config={"policy":"greedy","pools":{"a":{}},"order":"fare","backfillAskMax":1}'],
+        [
+            "at '/scheduler/config/policy': value must be one of",
+            "at '/scheduler/config/pools/a': missing property 'policy'",
+            "at '/scheduler/config/order'",
+            "additional properties 'backfillAskMax' not allowed",
+        ],
+    ),
     "a key that CEL would end at": ([teams(key="it's")], ["at '/teams/key'"]),
     "a key that is too long": ([teams(key="k" * 64)], ["at '/teams/key'"]),
     "a webhook": (
