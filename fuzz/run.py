@@ -64,8 +64,8 @@ TAKEOVER_S = 45.0
 STOP_RANKS_S = 240.0
 """A new leader waits 45 s for all supervisors to report; if more than half of them are silent, 120 s more."""
 SETTLE_S = 30.0
-LAST_WORDS_S = 35.0
-"""The last reports about the last job are written by then."""
+LAST_WORDS_S = 75.0
+"""The last reports about the last job are written by then: the RunHistory, at most once a minute."""
 REST_S = 30.0
 BROKEN, CRASHED = "the run itself", "no controller ends by itself"
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}

@@ -54,7 +54,7 @@ HELD = ("Budget", "Breaker")
 class HealthRun(Run):
     """One run. It lasts until every node is in use, waits for a person, or is held for a reported reason."""
 
-    end_s, settle_s, last_words_s, rest_s = 2400.0, 120.0, 60.0, 90.0
+    end_s, settle_s, last_words_s, rest_s = 2400.0, 120.0, 75.0, 90.0
 
     def __init__(self, scenario: HealthScenario, loop: VirtualLoop) -> None:
         self._health = scenario
