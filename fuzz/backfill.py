@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from fuzz.workload import JobSpec
 from muster.api.scheduling import BackfillPolicy
-
-if TYPE_CHECKING:
-    from fuzz.scenario import Scenario
 
 DELETED, RESIZED, CONSTRAINED = "deleted", "resized", "constrained"
 WAITED_S = 100.0
@@ -67,15 +63,20 @@ class Backfill(msgspec.Struct, frozen=True):
     faults: tuple[AskFault, ...] = ()
 
 
-S = TypeVar("S", bound="Scenario")
+def draw_backfill(seed: int, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[tuple[JobSpec, ...], Backfill]:
+    """Return the jobs of a run with what matters for backfill, and the rest.
 
+    Other draws of the seed stay as they were.
 
-def with_backfill(drawn: S) -> S:
-    """Draw it. Drawn apart: the rest of the run stays as it was."""
-    rng = random.Random(f"backfill {drawn.seed}")
-    drawn = msgspec.structs.replace(drawn, jobs=_with_crowd(rng, drawn))
+    Args:
+        seed: the seed of the run.
+        jobs: its jobs.
+        nodes: the number of its nodes.
+    """
+    rng = random.Random(f"backfill {seed}")
+    jobs = _with_crowd(rng, jobs, nodes)
     share, answering = rng.choice((0.0, 0.5, 0.5, 1.0)), rng.choice((0.0, 0.7, 1.0))
-    jobs = tuple(_with_restarts(rng, job, share, answering) for job in drawn.jobs)
+    jobs = tuple(_with_restarts(rng, job, share, answering) for job in jobs)
     backfill = Backfill(
         policy=rng.choice(POLICIES),
         delay_s=rng.choice((0.0, 10.0, 30.0)),
@@ -84,17 +85,17 @@ def with_backfill(drawn: S) -> S:
         changes=tuple(_changes(rng, jobs)),
         faults=tuple(_faults(rng)),
     )
-    return msgspec.structs.replace(drawn, jobs=jobs, backfill=backfill)
+    return jobs, backfill
 
 
-def _with_crowd(rng: random.Random, drawn: Scenario) -> tuple[JobSpec, ...]:
+def _with_crowd(rng: random.Random, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[JobSpec, ...]:
     """Add small gangs like those of the run, and have the largest gang come after half of them: it has to wait."""
-    alike = [job for job in drawn.jobs if not (job.single or job.group or job.endless or job.borrow)]
-    if rng.random() >= CROWDED or not alike or len(drawn.jobs) > CROWD_MAX:
-        return drawn.jobs
+    alike = [job for job in jobs if not (job.single or job.group or job.endless or job.borrow)]
+    if rng.random() >= CROWDED or not alike or len(jobs) > CROWD_MAX:
+        return jobs
     largest = max(alike, key=lambda job: job.size)
     crowd = []
-    for number in range(rng.randint(drawn.nodes // 2, drawn.nodes)):
+    for number in range(rng.randint(nodes // 2, nodes)):
         like = rng.choice((largest, rng.choice(alike)))
         few = msgspec.structs.replace(
             like,
@@ -109,7 +110,7 @@ def _with_crowd(rng: random.Random, drawn: Scenario) -> tuple[JobSpec, ...]:
         )
         crowd.append(few)
     late = msgspec.structs.replace(largest, arrives_s=rng.uniform(5, 20))
-    return (*(late if job is largest else job for job in drawn.jobs), *crowd)
+    return (*(late if job is largest else job for job in jobs), *crowd)
 
 
 def _with_restarts(rng: random.Random, job: JobSpec, share: float, answering: float) -> JobSpec:

@@ -85,8 +85,8 @@ class BackfilledOnlyBehind(Checker):
 class BackfilledOnlyIfAllowed(Checker):
     """A gang is backfilled only if the policy allows it and the gang loses little when it gives its nodes back.
 
-    It declares that, or has reported a checkpoint. A job that declares nothing may also be expected to end in time;
-    that needs jobs that have ended before, and the job must not have been asked to leave yet.
+    It declares that, or has reported a checkpoint. A job that declares nothing may also be expected to end in time.
+    That needs jobs that have ended before, and the job must not have been asked to leave yet.
     """
 
     name = "no gang is backfilled that may not be"

@@ -19,7 +19,7 @@ async def happens(change: Change, spec: JobSpec, owner: Owner, training: Trainin
         spec: the job.
         owner: of the job, if no controller of training jobs runs.
         training: the jobs of that controller, if it runs.
-        nodes: names of nodes of which a job may exclude one.
+        nodes: names of nodes; a job may exclude one of them.
     """
     jobs = training or owner
     await asyncio.sleep(spec.arrives_s + change.after_s)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from fuzz.accidents import Accident, draw_accidents, draw_ranks
-from fuzz.backfill import Backfill, with_backfill
+from fuzz.backfill import Backfill, draw_backfill
 from fuzz.demand import HANDOVER, MIXED, NODE_FAULTS_MAX, QUEUE, demand
 from fuzz.roads import RoadWeather, road_weather
 from fuzz.weather import Weather, Window
@@ -138,6 +138,12 @@ def scenario(seed: int) -> Scenario:
         lease_s=6.0 if style is HANDOVER else 15.0,
     )
     return with_backfill(_trained(drawn, random.Random(f"training {seed}")))
+
+
+def with_backfill(drawn: S) -> S:
+    """Return the run with backfill drawn from its seed."""
+    jobs, backfill = draw_backfill(drawn.seed, drawn.jobs, drawn.nodes)
+    return msgspec.structs.replace(drawn, jobs=jobs, backfill=backfill)
 
 
 def _trained(drawn: Scenario, rng: random.Random) -> Scenario:

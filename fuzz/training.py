@@ -114,7 +114,7 @@ class Training:
         self._cluster.loop.call_later(_COLLECTED_S, self._collect, spec)
 
     def _collect(self, spec: JobSpec) -> None:
-        """Delete the pods of a job that is gone, until none is left."""
+        """Delete the pods of a deleted job, until all are gone."""
         pods = self._cluster.call("GET", pods_path(spec.namespace))["items"]
         for pod in pods:
             labels = section(pod["metadata"], "labels")

@@ -95,8 +95,8 @@ class NoReservedGangDelayed(NodeWaits):
 
     - From the moment when all nodes that it needs are free or only held by gangs that were backfilled behind it, these
       are asked within `delay_s`. No gang before it in the queue may wait for the same nodes.
-    - From the moment when it plans to take their nodes, it is bound within three times the largest grace, the slack of
-      the scheduler for gangs that do not react (twice), and the deadline of binds.
+    - From the moment when it plans to take their nodes, it is bound within the sum of three parts. These are three
+      times the largest grace, twice the scheduler's slack for gangs that do not react, and the deadline of binds.
     """
 
     name = "no reserved gang is delayed beyond the bound"

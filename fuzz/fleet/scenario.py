@@ -6,7 +6,6 @@ import random
 
 import msgspec
 
-from fuzz.backfill import with_backfill
 from fuzz.demand import NODE_FAULTS_MAX
 from fuzz.fleet.clouds import CloudWeather, Trouble
 from fuzz.fleet.configs import CLOUD_POOL, ScaledPool, balloons_text, scaling_text, teams_text
@@ -22,6 +21,7 @@ from fuzz.scenario import (
     draw_replica_faults,
     draw_weather,
     with_accidents,
+    with_backfill,
 )
 from fuzz.workload import JobSpec
 from muster.sim.replay.job import Job, NodeShape

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 
-from fuzz.backfill import with_backfill
 from fuzz.demand import NODE_FAULTS_MAX
 from fuzz.fleet.clouds import CloudWeather
 from fuzz.health.mishaps import DRIVERS, LAST_WOUND_S, QUARANTINES, REBOOTS, RESETS, Cut, Habits, Plea, Wound
 from fuzz.health.more import More, cut_off
 from fuzz.roads import road_weather
-from fuzz.scenario import Scenario, draw_node_faults, draw_replica_faults, draw_weather, with_accidents
+from fuzz.scenario import Scenario, draw_node_faults, draw_replica_faults, draw_weather, with_accidents, with_backfill
 from fuzz.workload import JobSpec
 from muster.sim.virtual.loop import START_S
 

@@ -56,7 +56,7 @@ class Configured:
 
 @pytest.fixture
 async def configured(cluster: Cluster) -> AsyncIterator[Configured]:
-    """A cluster with two nodes, of which one is in use, and a gang that needs both."""
+    """A cluster with two nodes. One is in use, and a gang needs both."""
     with contextlib.suppress(AlreadyExists):
         await make_namespace(cluster.client, SYSTEM_NAMESPACE)
     config = Configured(cluster)
