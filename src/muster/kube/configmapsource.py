@@ -68,6 +68,11 @@ class ConfigMapSource(Generic[C]):
         self._reason = reason
         informer.add_handler(self._config_map_changed)
 
+    def settle(self) -> None:
+        """Read a missing ConfigMap. Call it once the informer is complete; no event says that there is none."""
+        if self.found is None:
+            self.value = self._read(None)
+
     def _config_map_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         self.found = new
         problem = ""

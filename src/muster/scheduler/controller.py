@@ -328,6 +328,8 @@ class SchedulerController:
 
     async def _plan(self, informers: list[SharedInformer[Any]]) -> None:
         await complete(NAME, *informers)
+        if self._config is not None:
+            self._config.settle()
         self.state.jobs.synced()
         self._synced = True
         await self._followers.settle()

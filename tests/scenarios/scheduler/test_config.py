@@ -124,8 +124,11 @@ async def test_a_scheduler_that_starts_with_bad_text_backfills_nothing(configure
 
 
 async def test_settings_of_the_program_hold_without_a_config_map(configured: Configured) -> None:
-    controller, _ = configured.cluster.schedule(settings=Settings(policy="easy"))
-    await until("it plans", lambda: _policy(controller, "easy"))
+    cluster = configured.cluster
+    controller, _ = cluster.schedule(settings=Settings(policy="easy"))
+    await reserve(cluster)
+    await until("it plans", lambda: _queued(controller, "head"))
+    assert controller.settings_in_force().policy == "easy"
 
 
 async def test_explain_tries_other_settings_and_writes_nothing(configured: Configured, tmp_path: Path) -> None:

@@ -74,7 +74,10 @@ def test_invalid_text_keeps_the_value_and_gets_one_event_for_each_problem() -> N
             task = asyncio.create_task(source.informer.run())
             await write("POST", MAPS, {"metadata": {"name": "other"}, "data": {"number": "7"}})
             assert source.value == -1
+            source.settle()
+            assert source.value == 0
             await write("POST", MAPS, {"metadata": {"name": "config"}, "data": {"number": "3"}})
+            source.settle()
             await patch(number="x")
             await patch(more="")
             await patch(number="y", more=None)
