@@ -102,8 +102,8 @@ class AgentApi:
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, ssl.SSLCertVerificationError) and self._again is not None:
                 self._config, self._context = self._again(), None
-            said = str(error) or type(error).__name__
-            raise Unavailable(0, "Unavailable", f"{self._config.server}: {said}") from error
+            message = str(error) or type(error).__name__
+            raise Unavailable(0, "Unavailable", f"{self._config.server}: {message}") from error
         finally:
             self._connection = exchange.leave()
         return answer
@@ -184,8 +184,8 @@ class _Exchange:
         response = self._connection.getresponse()
         try:
             answer = response.read(ANSWER_BYTES_MAX)
-            said = response.getheader("Retry-After", "")
-            return response.status, float(said) if said.isascii() and said.isdigit() else None, answer
+            seconds = response.getheader("Retry-After", "")
+            return response.status, float(seconds) if seconds.isascii() and seconds.isdigit() else None, answer
         finally:
             if not response.isclosed():
                 response.close()

@@ -117,8 +117,8 @@ class Writer:
         except (ApiError, ConfigError) as error:
             reason = (error.reason or str(error.status)) if isinstance(error, ApiError) else "Config"
             self.writes[reason] += 1
-            said = retry_after_s(error) if isinstance(error, ApiError) else None
-            self._pace.failed(clock(), said, random.random())
+            wait_s = retry_after_s(error) if isinstance(error, ApiError) else None
+            self._pace.failed(clock(), wait_s, random.random())
             log.warning(
                 "the record is not written, and is tried again in %.0f s: %s", self._pace.due_s() - clock(), error
             )

@@ -81,9 +81,9 @@ def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
 
 def _only(found: list[yaml.Node], source: str) -> yaml.MappingNode:
     if len(found) != 1:
-        said = "nothing in it" if not found else f"{len(found)} documents in it"
+        contents = "nothing in it" if not found else f"{len(found)} documents in it"
         more = " (kubectl apply -f takes several)" if found else ""
-        raise ManifestError(source, [Complaint(0, 0, f"{said}; one {_KIND} is wanted{more}")])
+        raise ManifestError(source, [Complaint(0, 0, f"{contents}; one {_KIND} is wanted{more}")])
     if not isinstance(found[0], yaml.MappingNode):
         raise ManifestError(source, [_complain(found[0], f"a {_KIND} is a map that starts with apiVersion: ...")])
     return found[0]

@@ -73,8 +73,8 @@ class _Constructor(yaml.SafeLoader):
             value = super().construct_object(node, deep)
         except (ValueError, AttributeError, OverflowError):
             kind = node.tag.rpartition(":")[2]
-            said = f"{node.value} looks like a {kind} and is none" if isinstance(node, yaml.ScalarNode) else kind
-            raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark) from None
+            problem = f"{node.value} looks like a {kind} and is none" if isinstance(node, yaml.ScalarNode) else kind
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
         return _characters(value, node) if isinstance(value, str) else value
 
 
@@ -96,8 +96,8 @@ def _read(text: str, how: Callable[[], T]) -> T:
     try:
         return how()
     except yaml.MarkedYAMLError as error:
-        said = error.problem or error.context or "cannot be read"
-        raise NotYaml(said, _at(error.problem_mark or error.context_mark)) from None
+        problem = error.problem or error.context or "cannot be read"
+        raise NotYaml(problem, _at(error.problem_mark or error.context_mark)) from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = Place(before.count("\n") + 1, len(before) - before.rfind("\n"))

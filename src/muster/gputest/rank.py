@@ -34,13 +34,13 @@ def _run(plan: RankPlan) -> RankResult:
     try:
         summed = backend.upload(plan.device, np.resize(place + np.float32(plan.rank), plan.count), PRECISION)
         backend.reduce(plan.device, communicator, summed)
-        said = _wrong(backend.download(summed), place, plan)
+        problem = _wrong(backend.download(summed), place, plan)
         # The values of these sums do not matter, and stay finite.
         seconds = [
             backend.timed([plan.device], lambda: backend.reduce(plan.device, communicator, summed))
             for _ in range(plan.rounds + 1)
         ]
-        return RankResult(seconds=tuple(seconds[1:]), wrong=said)
+        return RankResult(seconds=tuple(seconds[1:]), wrong=problem)
     finally:
         communicator.close()
 

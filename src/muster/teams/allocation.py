@@ -67,7 +67,7 @@ class Current:
         self.source = Source()
         self.plan = Plan()
         self.loop = loop
-        self.said: frozenset[Caution] = frozenset()
+        self.reported: frozenset[Caution] = frozenset()
 
 
 class Allocation:
@@ -143,17 +143,17 @@ class Allocation:
         )
         cautions = frozenset(plan.cautions)
         for each in plan.cautions:
-            if each not in self._current.said:
+            if each not in self._current.reported:
                 where = f"{each.pool}: " if each.pool else ""
                 log.warning("teams: %s%s", where, each.message)
                 self._events.event(about, WARNING, each.why, f"{where}{each.message}")
-        self._current.said = cautions
+        self._current.reported = cautions
         moved = Counter((change.previous, change.record.team) for change in begun if change.why is not Why.RESTORED)
         if moved:
             rest = "the rest"
-            said = ", ".join(f"{n} from {old or rest} to {new or rest}" for (old, new), n in sorted(moved.items()))
-            log.info("teams: nodes change hands: %s", said)
-            self._events.event(about, NORMAL, "NodesMoved", f"nodes change hands: {said}")
+            moves = ", ".join(f"{n} from {old or rest} to {new or rest}" for (old, new), n in sorted(moved.items()))
+            log.info("teams: nodes change hands: %s", moves)
+            self._events.event(about, NORMAL, "NodesMoved", f"nodes change hands: {moves}")
 
     def _configure(self) -> bool:
         """Apply the newest configuration; return False if its label keys differ."""

@@ -79,11 +79,11 @@ def parse(text: str) -> TeamsConfig:
     namespace_key = _key(reader, fields.get("namespaceKey"), team_key)
     running: RunningGangs = "Wait"
     if "runningGangs" in fields:
-        said = reader.text(fields["runningGangs"], "runningGangs")
-        if said == "Move":
+        wanted = reader.text(fields["runningGangs"], "runningGangs")
+        if wanted == "Move":
             running = "Move"
-        elif said is not None and said != "Wait":
-            reader.wrong(fields["runningGangs"], f"runningGangs is {said!r}", "use Wait or Move")
+        elif wanted is not None and wanted != "Wait":
+            reader.wrong(fields["runningGangs"], f"runningGangs is {wanted!r}", "use Wait or Move")
     pools = _pools(reader, fields["allocations"], team_key) if "allocations" in fields else ()
     reader.check()
     return TeamsConfig(team_key, namespace_key, running, pools)

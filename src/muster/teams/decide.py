@@ -176,14 +176,14 @@ def _change(held: Held, owner: str, why: Why, text: str, key: str, since: dateti
 
 
 def _standings(pool: PoolState, targets: dict[str, Target], waiting: dict[str, int]) -> Iterator[Standing]:
-    said = {share.team: str(share) for share in pool.config.shares}
+    shares_by_team = {share.team: str(share) for share in pool.config.shares}
     borrowers = {team for (team, _), count in pool.states.items() if count} - targets.keys()
     for owner, target in (targets | dict.fromkeys(sorted(borrowers), Target(0, 0, 0))).items():
         healthy, broken = pool.count.get((owner, HEALTHY), 0), pool.count.get((owner, BROKEN), 0)
         yield Standing(
             team=owner,
             pool=pool.name,
-            asked=said.get(owner, ""),
+            asked=shares_by_team.get(owner, ""),
             entitled=target.entitled,
             owned=healthy + broken,
             healthy=healthy,
@@ -201,14 +201,14 @@ def _cautions_of(holdings: Holdings, pool: PoolState, targets: dict[str, Target]
     asked = sum(target.asked for target in teams.values())
     if asked > pool.total:
         got = ", ".join(f"{team} {target.entitled} of {target.asked}" for team, target in teams.items() if target.asked)
-        said = f"{asked} nodes are asked for and {pool.total} are there, cut in proportion: {got}"
-        yield Caution(Why.OVER_ASKED, said, pool.name)
+        message = f"{asked} nodes are asked for and {pool.total} are there, cut in proportion: {got}"
+        yield Caution(Why.OVER_ASKED, message, pool.name)
     short = {team: target.broken for team, target in teams.items() if target.broken}
     if short:
         broken = sum(count for (_, is_broken), count in pool.count.items() if is_broken is BROKEN)
         got = ", ".join(f"{team} {targets[team].healthy} of {targets[team].entitled}" for team in short)
-        said = f"{counted(broken, 'broken node')}, and not enough are left over to replace them: healthy are {got}"
-        yield Caution(Why.SHORT, said, pool.name)
+        message = f"{counted(broken, 'broken node')}, and not enough are left over to replace them: healthy are {got}"
+        yield Caution(Why.SHORT, message, pool.name)
     named = {share.team for share in pool.config.shares}
     for team, target in teams.items():
         by_hand = pool.by_hand.get((team, False), 0) + pool.by_hand.get((team, True), 0)
@@ -217,5 +217,5 @@ def _cautions_of(holdings: Holdings, pool: PoolState, targets: dict[str, Target]
             yield Caution(Why.BY_HAND, f"{team} has {by_hand} nodes by hand and {allowed}", pool.name)
         if team in named and target.asked and not holdings.has_namespace(team):
             key = holdings.config.namespace_key if holdings.config is not None else LABEL_TEAM
-            said = f"no namespace belongs to {team}, which is given nodes: label one {key}={team}"
-            yield Caution(Why.UNKNOWN_TEAM, said, pool.name)
+            message = f"no namespace belongs to {team}, which is given nodes: label one {key}={team}"
+            yield Caution(Why.UNKNOWN_TEAM, message, pool.name)

@@ -37,8 +37,8 @@ def source_of(found: ConfigMap | None) -> Source:
     try:
         return in_force(from_data(found.data))
     except TeamsConfigError as error:
-        said = "; ".join(map(str, error.problems))
-        return Source(caution=Caution(Why.INVALID, f"{_KEEP} until this is mended: {said}"))
+        reasons = "; ".join(map(str, error.problems))
+        return Source(caution=Caution(Why.INVALID, f"{_KEEP} until this is mended: {reasons}"))
 
 
 def in_force(config: TeamsConfig) -> Source:

@@ -93,8 +93,8 @@ class GpuCheck:
             return Gpus((), on_bus, off_bus, ("dcgm", str(error)))
         gpus = gpus_of_page(answer.text) if answer.status == 200 else ()
         if not gpus:
-            said = f"{self._options.dcgm_url}: status {answer.status}, and no GPU on the page"
-            return Gpus((), on_bus, off_bus, ("dcgm", said))
+            message = f"{self._options.dcgm_url}: status {answer.status}, and no GPU on the page"
+            return Gpus((), on_bus, off_bus, ("dcgm", message))
         if not self._options.xids:
             gpus = tuple(gpu._replace(xid=None) for gpu in gpus)
         return Gpus(gpus, on_bus, off_bus)

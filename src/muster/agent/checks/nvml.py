@@ -234,8 +234,8 @@ class Nvml:
         except AttributeError:
             return f"error {code}"
         words.restype, words.argtypes = ctypes.c_char_p, (c_int,)
-        said = words(code)
-        return said.decode(errors="replace") if said else f"error {code}"
+        text = words(code)
+        return text.decode(errors="replace") if text else f"error {code}"
 
     def _let_go(self) -> None:
         _dlclose(self._library._handle)

@@ -94,10 +94,10 @@ class ReachCheck:
     async def look(self, now_s: float) -> Sequence[Finding]:
         """Probe all peers concurrently."""
         peers = await self._aside.run(self._peers.now)
-        said = await asyncio.gather(*(reach(peer.address, self._port) for peer in peers))
+        answers = await asyncio.gather(*(reach(peer.address, self._port) for peer in peers))
         states = [
             Sight(NAME, peer.name, UNREACHED, f"{peer.address}: {why}", looks=_LOOKS, refresh_s=CONFIRM_S)
-            for peer, why in zip(peers, said, strict=True) if why
+            for peer, why in zip(peers, answers, strict=True) if why
         ]  # fmt: skip
         if self._peers.problem:
             states.append(Sight(NAME, "", "no-peers", self._peers.problem, looks=_LOOKS))
