@@ -203,7 +203,7 @@ class TrainingJobSpec(KubeStruct):
                 le=64,
                 description="GPUs that the job uses on each node; 0 for a job without GPUs. If absent, the job uses "
                 "all GPUs of a node. All nodes that it may use must then have the same number, which "
-                "status.nodeUse records. If absent with nodeSharing: Shared, 0.",
+                "status.nodeUse records. With nodeSharing: Shared, the default is 0.",
             ),
         ]
         | None

@@ -58,8 +58,8 @@ class Backoff(KubeStruct):
     failures: Annotated[
         int,
         Meta(
-            description="Number of consecutive faults charged to the program, while no attempt reached a later step "
-            "than earlier attempts."
+            description="Number of consecutive faults charged to the program. The count starts again if an attempt "
+            "wrote a checkpoint, reached a later step than the attempts before it, or ran for 10 min."
         ),
     ] = 0
     until: Annotated[
@@ -79,8 +79,8 @@ class LeaveRequest(KubeStruct):
     unsaved_seconds: Annotated[
         float,
         Meta(
-            description="Run time since the attempt's last checkpoint at that moment. When the attempt has ended "
-            "without another checkpoint, it moves to secondsLost."
+            description="Run time since the attempt's last checkpoint at that moment. If the attempt ends without "
+            "another checkpoint, the controller adds this value to secondsLost."
         ),
     ] = 0.0
 
@@ -93,7 +93,11 @@ class BackfillStatus(KubeStruct):
     ] = ""
     asked: Annotated[int, Meta(description="How often the job was asked to leave such nodes.")] = 0
     seconds_lost: Annotated[
-        float, Meta(description="Run time since the last checkpoint that the job lost when it was asked, in all.")
+        float,
+        Meta(
+            description="Total run time that the job lost because it was asked to leave such nodes: each time, the "
+            "run time since its last checkpoint."
+        ),
     ] = 0.0
     request: Annotated[LeaveRequest | None, Meta(description="The newest request to leave such nodes.")] = None
 
@@ -184,7 +188,7 @@ class Stall(KubeStruct):
     step: Annotated[int | None, Meta(description="The attempt's newest step; absent if it has not reported one.")] = (
         None
     )
-    slot: Annotated[int, Meta(description="The slot that message names; the first one if it names several.")] = 0
+    slot: Annotated[int, Meta(description="The first slot that the field `message` names.")] = 0
     limit_seconds: Annotated[float, Meta(description="The limit for a step, from spec.stall.")] = 0.0
     suspicion: Annotated[str, Meta(description="Ranks that do not run, or the last lines of a traceback.")] = ""
     message: Annotated[str, Meta(description="The stall as text: how long there was no step, and the suspicion.")] = ""
@@ -200,7 +204,7 @@ class RankState(KubeStruct):
 
 
 class CheckpointStatus(KubeStruct):
-    """The newest checkpoint that was reported complete."""
+    """A checkpoint that was reported complete."""
 
     path: Annotated[str, Meta(description="Path or URL of the checkpoint.")]
     step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
@@ -253,8 +257,8 @@ class Fault(KubeStruct):
         HandedCheckpoint | None,
         Meta(
             description="The checkpoint from which the attempt began, if the attempt reported neither a step nor a "
-            "checkpoint. Only the newest fault has it. If it no longer exists, that may explain the "
-            "fault."
+            "checkpoint. If this checkpoint no longer exists, that may explain the fault. Only the newest fault has "
+            "this field."
         ),
     ] = None
     timeline: Annotated[Timeline | None, Meta(description="Times of the fault and of the recovery.")] = None

@@ -47,10 +47,13 @@ def wrong_toleration(toleration: TolerationText) -> Iterator[str]:
     if not toleration.key:
         yield "has no key and so tolerates every taint, those of joining and broken nodes too; name the key"
     elif toleration.key.startswith(_STATES):
-        yield f"{toleration.key} says that pods are to keep away just now; take the toleration out"
+        yield f"{toleration.key} marks nodes that must stay empty for now; remove the toleration"
     if toleration.operator not in OPERATORS:
-        yield f"operator {toleration.operator!r} is none; use Equal or Exists"
+        yield f"operator {toleration.operator!r} is not valid; use Equal or Exists"
     elif toleration.operator == "Exists" and toleration.value:
-        yield "operator Exists has no value; take one of them out"
+        yield "operator Exists does not allow a value; remove the value, or use operator Equal"
     if toleration.effect not in EFFECTS:
-        yield f"effect {toleration.effect!r} is none; use NoSchedule, NoExecute, or leave it out"
+        yield (
+            f"effect {toleration.effect!r} is not valid; use NoSchedule, NoExecute or PreferNoSchedule, or leave the "
+            "effect out"
+        )

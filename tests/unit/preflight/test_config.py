@@ -30,7 +30,7 @@ def test_the_text_that_documents_it_can_be_read_and_is_what_counts_by_default() 
         ("image: a\nretests: {everyHours: 0}", "line 2: retests.everyHours: 0"),
         ("image: a\nstartSeconds: 1", "line 2: startSeconds: 1"),
         ("image: a\ntolerations:\n- {operator: Exists}", "line 3: tolerations[0]: has no key"),
-        ("image: a\ntolerations:\n- {key: muster.dev/joining}", "pods are to keep away just now"),
+        ("image: a\ntolerations:\n- {key: muster.dev/joining}", "muster.dev/joining marks nodes that must stay empty"),
         ("image: a\nresources: {nvidia.com/gpu: 8}", "tests have all GPUs of their node"),
         ("image: a\nresources: {cpu: many}", "line 2: resources.cpu"),
     ],

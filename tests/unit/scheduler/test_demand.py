@@ -67,7 +67,7 @@ def test_the_whole_gang_is_shown_at_once_when_its_job_is_approved(world: World) 
     world.state.jobs.set("uid-train", JobFacts(scale_up=True))
     plan = world.run()
     key = world.gang("train").key
-    message = "needs room for 3 pods, and all usable nodes, even empty, have room for 1"
+    message = "needs room for 3 pods; if all usable nodes were empty, they would have room for 1"
     pods = uids(world, "train-0-0", "train-1-0", "train-2-0")
     assert plan.demands == (Demand(key, "default", pods, "Unschedulable", message),)
     show(world, plan)

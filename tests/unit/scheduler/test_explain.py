@@ -102,7 +102,8 @@ def test_supposed_nodes_are_counted_everywhere() -> None:
     found = explained(world, "train", supposed=True)
     assert (found.why, found.need, found.have) == ("MoreThanTheCluster", 4, 3)
     assert {count.text() for count in found.nodes} == {"3 free", "1 cordoned"}
-    assert found.summary.startswith("needs 4 nodes; the cluster has 3. Add 1, or use --nodes 3. Its nodes: 1 cordoned")
+    headline = "needs 4 nodes; the cluster has 3. Add 1, or use --nodes 3"
+    assert found.summary.startswith(f"{headline}. The cluster's nodes: 1 cordoned")
     assert found.changes[-1].text() == "+1 node"
 
 

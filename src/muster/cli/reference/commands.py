@@ -29,8 +29,8 @@ _HEAD: Final = f"""# Commands
 _CLUSTER: Final = """## Which cluster
 
 Muster finds the cluster as kubectl does. Without a kubeconfig it uses the cluster that `muster up` started on this
-machine. Every command that talks to a cluster has these options. (`muster run` has no `-n`, because it once set the
-number of nodes.)
+machine. Every command that talks to a cluster has these options. But `muster run` has only the long option
+`--namespace`, because `-n` set the number of nodes in earlier versions.
 
 """
 _CLUSTER_OPTIONS: Final = ("namespace", "kubeconfig", "context", "embedded")
@@ -39,7 +39,7 @@ _EXIT_WORDS: Final = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "the job or operation failed",
     ExitCode.BAD_INPUT: "bad input or usage; nothing was changed",
-    ExitCode.NO_CLUSTER: "no cluster, or no credentials that it accepts",
+    ExitCode.NO_CLUSTER: "no cluster, or no credentials that the cluster accepts",
     ExitCode.NOT_FOUND: "not found",
     ExitCode.CONFLICT: "conflict: the object exists already, or is in another state",
     ExitCode.TIMED_OUT: "timed out",

@@ -1,4 +1,4 @@
-"""Keeps the status of ResourceQuotas."""
+"""Keeps the status of ResourceQuotas up to date."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.embedded.watchhub import Item
 
 
 class QuotaStatus:
-    """Writes the ledger's counts."""
+    """Writes the usage that the quota ledger has counted into the status of each ResourceQuota."""
 
     def __init__(self, core: ApiCore) -> None:
         self._store = core.store

@@ -77,7 +77,7 @@ class Binder:
         self._stir()
 
     async def quiet(self) -> None:
-        """Wait until no bind has been in flight for a moment."""
+        """Wait until no bind has been in flight for QUIET_S."""
         await self._quiet.wait()
 
     async def run(self) -> None:
@@ -126,7 +126,10 @@ class Binder:
         self._changed()
 
     async def _look(self, bind: Bind, error: Exception, text: str) -> None:
-        """Read the pod after a refused or unanswered bind, which may have succeeded, and update the state."""
+        """Read the pod after a bind that failed or got no answer, and update the state.
+
+        An earlier try of this bind may have succeeded.
+        """
         now = self._clock()
         pod = None if isinstance(error, NotFound) else await self._read(bind)
         if pod is not None and pod.uid == bind.uid and pod.spec.node_name:

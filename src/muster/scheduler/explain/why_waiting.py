@@ -45,9 +45,10 @@ class Explanation(msgspec.Struct, frozen=True):
         waits: whether it waits.
         why: the dominant reason, as in Events and metrics; "" if it does not wait.
         summary: the text of Events and the job's status: headline, node counts, least intrusive change.
-        headline: first part of the summary, the numbers; "" if the summary has no parts.
-        need: pods that need room now.
-        have: pods for which there is room, of the class that lacks room.
+        headline: first part of the summary, with the numbers needed and free, such as "needs 4 nodes, 3 are free"; "" if
+            the summary is a single text.
+        need: number of pods that need room now, of the class that lacks the most room.
+        have: number of pods of this class for which there is room now.
         nodes: node counts by verdict for these pods; they add up to the number of nodes.
         changes: changes that would each let it run, the least intrusive first.
         others: the changes that the headline does not name.
@@ -190,13 +191,16 @@ def _reason(
 
 
 def _when(start: Start | None) -> str:
-    """Return text such as "by 2026-03-01 12:00:00 UTC, unless something breaks"; "unknown" without limits."""
+    """Return text such as "by 2026-03-01 12:00:00 UTC"; "unknown" if a gang has no time limit."""
     if start is None:
         return "unknown"
     if start.latest <= start.earliest:
-        return "any moment: the time limits of those it waits for have passed"
+        return "any moment: the time limits of the gangs that it waits for have passed"
     latest = datetime.fromtimestamp(start.latest, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"by {latest} (time limits of those it waits for), unless something breaks or goes before it"
+    return (
+        f"by {latest}, when the time limits of the gangs that it waits for end; later if a node breaks or a new gang "
+        "goes before it"
+    )
 
 
 def _not_waiting(gang: Gang, *, supposed: bool) -> str:
@@ -222,7 +226,10 @@ def _groups(snapshot: Snapshot, matcher: Matcher, gang: Gang) -> Groups:
 
 
 def _shortest(matcher: Matcher, ledger: Ledger, groups: Groups, beside: Collection[str]) -> tuple[PodClass, int, int]:
-    """Return (class, need, have) of the class that lacks most room, placed alone or together with the others."""
+    """Return (class, need, have) of the pod class that lacks the most room.
+
+    Checks each class by itself. If each class fits, checks whether all pods fit together.
+    """
     found = [(cls, len(slots), room(ledger, matcher, cls, banned=beside)) for cls, slots in groups.items()]
     cls, need, have = max(found, key=lambda item: (item[1] - item[2], -item[0].number))
     if have >= need and (len(groups) > 1 or is_related(cls, ledger.layer)):
@@ -265,7 +272,7 @@ def _headline(
     if not whole:
         text = f"needs room for {counted(need, 'pod')}, there is room for {have}"
         if reason.why is Why.MORE_THAN_THE_CLUSTER:
-            text += f"; all usable nodes, even empty, have room for {reason.have}"
+            text += f"; if all usable nodes were empty, they would have room for {reason.have}"
         return text, options
     if reason.why is not Why.MORE_THAN_THE_CLUSTER:
         text = f"needs {counted(need, 'node')}, {have} {'is' if have == 1 else 'are'} free"
@@ -285,5 +292,5 @@ def _summary(headline: str, counts: tuple[NodeCount, ...], others: tuple[Change,
     reasons = [count.text() for count in counts if count.why is not NodeWhy.FREE]
     text = headline
     if reasons:
-        text += (". Its nodes: " if ". " in headline else ": ") + ", ".join(reasons[:5])
+        text += (". The cluster's nodes: " if ". " in headline else ": ") + ", ".join(reasons[:5])
     return text + (f"; would run with: {others[0].text()}" if others else "")

@@ -1,4 +1,4 @@
-"""Known objects that own foreign pods, and the kinds that need informers."""
+"""Caches the workload objects of pods that do not belong to TrainingJobs, and records which kinds need informers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class Directory:
     """Workloads by name and by UID.
 
     Attributes:
-        wanted: names of the adapters that were queried, in the order of the queries.
+        wanted: adapters of the objects that `find` was asked for, in the order of the first calls. Their kinds need
+            informers.
         listed: adapters whose objects have all been listed.
     """
 
@@ -22,7 +23,7 @@ class Directory:
         self._by_uid: dict[str, Workload] = {}
 
     def find(self, ref: WorkloadRef) -> Workload | None:
-        """Return the object with that UID, or with that name if the UID is unknown."""
+        """Return the object with the reference's UID. If the reference has no UID, return the object with its name."""
         self.wanted.setdefault(ref.source)
         return self._by_uid.get(ref.uid) if ref.uid else self._by_name.get((ref.source, ref.namespace, ref.name))
 

@@ -34,10 +34,10 @@ class Holding:
         self.look(gang, slot)
 
     def look(self, gang: Gang, slot: int) -> None:
-        """Reserve the slot's room on its node exactly while no pod of the slot takes it.
+        """Reserve the slot's room on its node if no pod of the slot uses the room. Otherwise remove the reservation.
 
         If the node went to another team, reserve nothing: the slot cannot use it, and that team's gangs would wait.
-        A bind in flight may still take effect, so its room stays reserved until it has ended, whatever changes.
+        A bind in flight may still take effect. So its room stays reserved until the bind has ended.
         """
         want: tuple[str, PodClass | None] | None = None
         have, placed = gang.holds.get(slot), gang.placed.get(slot)
@@ -70,13 +70,19 @@ class Holding:
     def keep_until_written(
         self, gang: Gang, before: Mapping[int, Place], held: Mapping[int, tuple[str, PodClass | None]]
     ) -> None:
-        """Reserve the slots that a write in flight gives up: `before` and `held` were the gang's slots."""
+        """Keep reserving the slots that a write in flight gives up, until `written` is called.
+
+        Args:
+            gang: the gang, with the slots that the write sets.
+            before: the place of each slot before the write.
+            held: the reservations before the write.
+        """
         for slot, (node, uid) in before.items():
             done = gang.roster is not None and slot in gang.roster.done
             stays = node in (gang.placed.get(slot, ("",))[0], gang.holds.get(slot, ("",))[0])
             if done or stays or not self._table.exists(node, uid):
                 continue
-            # also while a pod takes the room: the pod may end before the write does
+            # reserve the room even if a pod uses it, because the pod may end before the write
             cls = held[slot][1] if slot in held else _slot_class(gang, slot)
             if self._table.keeps_out(node, cls):
                 continue

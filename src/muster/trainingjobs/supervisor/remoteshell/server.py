@@ -69,7 +69,7 @@ class ShellServer(threading.Thread):
             with sock:
                 if self._commands.uses_sshd():
                     sshd = self._commands.connect(sock)
-                    sock.close()  # only sshd uses the connection
+                    sock.close()  # sshd has its own copy of the socket
                     sshd.ended.wait()
                     return
                 channel = self._handshake(sock)

@@ -1,7 +1,7 @@
 """The supervisor's state machine.
 
 state     what happens                            next
-idle      hold of attempt a                       idle; reports a: nothing of an older attempt lives here
+idle      hold of attempt A                       idle; reports A: no process of an older attempt runs here
 idle      run of a newer attempt than any before  running
 running   hold or run of a newer attempt          stopping, then idle, then what is directed
 running   hold or run of this or an older one     running (a restarted controller is still gathering its pods)
@@ -10,10 +10,14 @@ running   a rank fails (mpi)                      running until mpiexec has stop
 running   all ended, or could not start           finished
 finished  hold or run of a newer attempt          idle, then what is directed
 any       exit of this or a newer attempt         stopping, then this process exits with exitCode
-running   SIGTERM                                 running for graceS/2 (the last checkpoint), or until directed to stop
+running   SIGTERM                                 running for graceS/2 (to save), or until directed to stop
 finished  SIGTERM                                 finished for graceS/2 (to report its end), or until directed to stop
 any       SIGTERM                                 stopping, then this process exits with 143
-stopping: SIGTERM to the ranks, graceS later SIGKILL; mpiexec and shells; every descendant until /proc shows none.
+
+In the state stopping, the supervisor:
+1. sends SIGTERM to the ranks, and SIGKILL after graceS;
+2. sends SIGTERM to mpiexec and to commands of the remote shell, and waits up to 2 s for them;
+3. kills all descendants, until /proc shows none.
 """
 
 from __future__ import annotations
@@ -41,10 +45,10 @@ from .instructions import Instruction
 from .mpiabort import find_abort
 
 GRACE_S = 30.0  # used until the controller sets another one
-ORPHAN_EXIT_S = 0.2  # time in which a rank that its launcher stopped may still end by itself (MPI_Abort)
+ORPHAN_EXIT_S = 0.2  # time in which a rank may exit by itself (MPI_Abort) after the launcher killed its parent
 ORPHAN_KILL_S = 5.0
 LOOK_EVERY_S = 1.0  # interval of checks of the ranks
-# Open MPI and MPICH end a rank in this way when the launcher's connection closes.
+# Exit codes of a rank that Open MPI or MPICH ends when the launcher's connection closes.
 LAUNCHER_GONE = (14, 15)
 
 
@@ -71,7 +75,7 @@ class Machine:
         self.stop_deadline, self.kill_deadline = 0.0, float("inf")
         self.over = False
         self.looked: dict[str, Any] | None = (
-            None  # the search for checkpoints, for the attempt for which this node holds
+            None  # result of the search for checkpoints, for the attempt that this node waits for (directive hold)
         )
         self.leave_at: float | None = None  # after SIGTERM: when to stop running processes
         self.stall: object = None  # the newest stall for which stacks were collected
@@ -182,7 +186,10 @@ class Machine:
             self._do(instructions.Log(f"the controller's directive cannot be understood ({what})"))
 
     def _stalled(self, number: object) -> None:
-        """Collects the stacks if the controller counts another stall; a new controller starts again from 0."""
+        """Collect the stacks if the number of the stall changed.
+
+        The number may also decrease, because a new controller counts from 0.
+        """
         if number and number != self.stall and self.state == "running":
             self._do(instructions.CollectStacks())
         self.stall = number
@@ -219,7 +226,7 @@ class Machine:
         self._obey()
 
     def _begin(self, attempt: Attempt) -> None:
-        """Start the attempt's part of this node."""
+        """Start this node's part of the attempt."""
         self.state, self.attempt, self.last, self.held = "running", attempt, attempt, attempt.number
         spec = attempt.spec
         where = f"node {spec.node_rank} of {spec.nodes}, {spec.launcher}"
@@ -439,7 +446,7 @@ class Machine:
     def _tick_orphan(self, rank: Rank, age_s: float) -> None:
         """The launcher wanted this rank to stop: give it a moment to exit by itself, then stop it."""
         if not rank.pid:
-            rank.alive = False  # it had not started; the sweep at the end finds its processes
+            rank.alive = False  # its pid is not known; the sweep at the end kills any process that it started
         elif self.state != "running":
             return  # `_stop` has signalled it and waits for the grace period
         elif age_s > ORPHAN_KILL_S:
@@ -488,13 +495,13 @@ class Machine:
                     "attempt": attempt.number, "rank": -1, "code": 0, "signal": 0, "time": self._time, "tail": [],
                     "reason": "all ranks exited",
                 }  # fmt: skip
-            if not attempt.over:  # the node of a finished attempt is directed to exit later
+            if not attempt.over:  # print this once: after an attempt finished here, a directive to exit stops it again
                 self._banner(attempt, "over on this node")
             attempt.over = True
         if self.then == "exit" or (self.then == "idle" and self.leave_at is not None):
             self.over = True
         elif self.then == "idle":
-            self._hold(max(self.held, int(self.directive["attempt"])))  # CheckpointsSeen continues with the directive
+            self._hold(max(self.held, int(self.directive["attempt"])))  # `_checkpoints_seen` then obeys the directive
         else:
             self.state = self.then
             self._report()
