@@ -8,6 +8,7 @@ import msgspec
 
 from fuzz.workload import JobSpec
 from muster.api.scheduling import BackfillPolicy
+from muster.scheduler.plan import Settings
 
 DELETED, RESIZED, CONSTRAINED = "deleted", "resized", "constrained"
 WAITED_S = 100.0
@@ -47,6 +48,7 @@ class Backfill(msgspec.Struct, frozen=True):
     """The scheduler's settings about backfill, and what happens around it.
 
     Attributes:
+        configured: whether a ConfigMap has these settings; else the program has them.
         policy: of all pools.
         delay_s: the permitted delay of gangs whose nodes are backfilled.
         min_run_s: a backfilled gang runs for so long before it is asked to leave.
@@ -55,12 +57,33 @@ class Backfill(msgspec.Struct, frozen=True):
         faults: of the leader, after requests to leave.
     """
 
+    configured: bool = False
     policy: BackfillPolicy = "preemptible"
     delay_s: float = 20.0
     min_run_s: float = 5.0
     asks_max: int = 3
     changes: tuple[Change, ...] = ()
     faults: tuple[AskFault, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Returns the settings as the text of a ConfigMap."""
+        return (
+            f"policy: {self.policy}\nbackfillDelaySeconds: {self.delay_s:g}\n"
+            f"backfillMinRunSeconds: {self.min_run_s:g}\nbackfillAsksMax: {self.asks_max}\n"
+        )
+
+    def applied_to(self, settings: Settings) -> Settings:
+        """Returns the settings of the program."""
+        if self.configured:
+            return settings
+        return msgspec.structs.replace(
+            settings,
+            policy=self.policy,
+            backfill_delay_s=self.delay_s,
+            backfill_min_run_s=self.min_run_s,
+            backfill_asks_max=self.asks_max,
+        )
 
 
 def draw_backfill(seed: int, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[tuple[JobSpec, ...], Backfill]:
@@ -78,6 +101,7 @@ def draw_backfill(seed: int, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[tup
     share, answering = rng.choice((0.0, 0.5, 0.5, 1.0)), rng.choice((0.0, 0.7, 1.0))
     jobs = tuple(_with_restarts(rng, job, share, answering) for job in jobs)
     backfill = Backfill(
+        configured=rng.random() < 0.7,
         policy=rng.choice(POLICIES),
         delay_s=rng.choice((0.0, 10.0, 30.0)),
         min_run_s=rng.choice((0.0, 3.0, 10.0, 60.0)),
@@ -89,19 +113,21 @@ def draw_backfill(seed: int, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[tup
 
 
 def _with_crowd(rng: random.Random, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[JobSpec, ...]:
-    """Add small gangs like those of the run, and have the largest gang come after half of them: it has to wait."""
+    """Add small gangs like the largest one, which comes when they use all nodes: it waits, with others behind it."""
     alike = [job for job in jobs if not (job.single or job.group or job.endless or job.borrow)]
     if rng.random() >= CROWDED or not alike or len(jobs) > CROWD_MAX:
         return jobs
     largest = max(alike, key=lambda job: job.size)
-    crowd = []
-    for number in range(rng.randint(nodes // 2, nodes)):
-        like = rng.choice((largest, rng.choice(alike)))
+    crowd: list[JobSpec] = []
+    later = rng.randint(3, 6)
+    while sum(job.size for job in crowd) < nodes or later:
+        early = sum(job.size for job in crowd) < nodes
+        later -= not early
         few = msgspec.structs.replace(
-            like,
-            name=f"crowd-{number}",
-            size=rng.randint(1, max(1, like.size // 3)),
-            arrives_s=rng.choice((0.0, rng.uniform(0, 50))),
+            largest,
+            name=f"crowd-{len(crowd)}",
+            size=rng.randint(1, max(1, largest.size // 2)),
+            arrives_s=rng.uniform(0, 5) if early else rng.uniform(10, 50),
             runs_s=rng.uniform(15, 50),
             priority_class="",
             restarts=(),
@@ -109,7 +135,7 @@ def _with_crowd(rng: random.Random, jobs: tuple[JobSpec, ...], nodes: int) -> tu
             limit_s=0,
         )
         crowd.append(few)
-    late = msgspec.structs.replace(largest, arrives_s=rng.uniform(5, 20))
+    late = msgspec.structs.replace(largest, arrives_s=rng.uniform(7, 15))
     return (*(late if job is largest else job for job in jobs), *crowd)
 
 

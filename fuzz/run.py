@@ -50,6 +50,7 @@ from muster.embedded.objects import section
 from muster.fleet.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.objects.workloads import CoschedulingPodGroup
+from muster.scheduler.config import CONFIG_KEY, CONFIG_MAP
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster, until
 from muster.sim.virtual.line import Lines
@@ -68,6 +69,7 @@ LAST_WORDS_S = 75.0
 """The last reports about the last job are written by then: the RunHistory, at most once a minute."""
 REST_S = 30.0
 BROKEN, CRASHED = "the run itself", "no controller ends by itself"
+CONFIG_MAPS = f"/api/v1/namespaces/{LEASE_NAMESPACE}/configmaps"
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
 
 
@@ -237,13 +239,7 @@ class Run:
             lines=self._lines,
             parts=self._parts,
             providers=self._providers,
-            settings=msgspec.structs.replace(
-                SETTINGS,
-                policy=scenario.backfill.policy,
-                backfill_delay_s=scenario.backfill.delay_s,
-                backfill_min_run_s=scenario.backfill.min_run_s,
-                backfill_asks_max=scenario.backfill.asks_max,
-            ),
+            settings=scenario.backfill.applied_to(SETTINGS),
         )
 
     def _crashed(self, error: BaseException) -> None:
@@ -253,6 +249,9 @@ class Run:
         """Everything from start to end. Raises Violated."""
         self.cluster.start()
         async with self.nodes:
+            if self._scenario.backfill.configured:
+                data = {CONFIG_KEY: self._scenario.backfill.text}
+                self.cluster.call("POST", CONFIG_MAPS, {"metadata": {"name": CONFIG_MAP}, "data": data})
             await self._furnish()
             for number, replica in enumerate(self.replicas):
                 self._loop.call_later(number * 0.1, replica.start)
