@@ -197,9 +197,11 @@ class NoRoomGivenTwice(Checker):
         """Returns whether the pod's gang has less right to a node: a lower priority, or the same and it came later.
 
         A gang came with its first pod, even if that pod is gone. Of two gangs of the same second, the first by name
-        counts as earlier. A resumed job may have lost its place to gangs that came before its resumption.
+        counts as earlier; a single pod that was backfilled has no name to compare, and counts as later. A resumed job
+        may have lost its place to gangs that came before its resumption.
         """
         if pod.bundle and pod.bundle == to.bundle:
             return False
         its, other = self.view.last_place(pod), self.view.place(to)
-        return its > other or (its == other and bool(to.bundle) and pod.bundle > to.bundle)
+        later = pod.bundle > to.bundle or bool(pod.backfilled_for)
+        return its > other or (its == other and bool(to.bundle) and later)
