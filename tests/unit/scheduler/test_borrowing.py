@@ -249,8 +249,8 @@ def test_explain_says_whose_nodes_are_and_to_whom_they_are_lent() -> None:
     add(world, "home", 10, "blue")
     reported = explain(world.state.snapshot(), world.gang("home"), now=world.now)
     assert reported.summary.startswith(
-        "needs 10 nodes; the cluster has 8. Add 2, or use --nodes 8. The cluster's nodes: 3 owned by team green, 2 cordoned, "
-        "1 lent to team red"
+        "needs 10 nodes; the cluster has 8. Add 2, or use --nodes 8. The cluster's nodes: 3 owned by team green, "
+        "2 cordoned, 1 lent to team red"
     )
     assert (reported.need, reported.have) == (10, 7)
 

@@ -45,8 +45,8 @@ class Explanation(msgspec.Struct, frozen=True):
         waits: whether it waits.
         why: the dominant reason, as in Events and metrics; "" if it does not wait.
         summary: the text of Events and the job's status: headline, node counts, least intrusive change.
-        headline: first part of the summary, with the numbers needed and free, such as "needs 4 nodes, 3 are free"; "" if
-            the summary is a single text.
+        headline: first part of the summary, with the numbers needed and free, such as "needs 4 nodes, 3 are free"; ""
+            if the summary is a single text.
         need: number of pods that need room now, of the class that lacks the most room.
         have: number of pods of this class for which there is room now.
         nodes: node counts by verdict for these pods; they add up to the number of nodes.
