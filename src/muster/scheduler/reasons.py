@@ -147,8 +147,8 @@ _WORDS: Mapping[Why, str] = MappingProxyType(
         Why.WAITING_FOR_VOLUME: "waiting for a volume: {detail}",
         Why.NOT_ENOUGH_NODES: "needs room for {need_pods} more and there is room for {have}; nodes that could serve it "
         "are kept for it as they become free",
-        Why.MORE_THAN_THE_CLUSTER: "needs room for {need_pods}; if all usable nodes were empty, they would have room for "
-        "{have}",
+        Why.MORE_THAN_THE_CLUSTER: "needs room for {need_pods}; if all usable nodes were empty, they would have room "
+        "for {have}",
         Why.TOO_MANY_WAYS: "found no nodes that meet all rules about other pods for {need} pods, only for {have}, "
         "within the bounded search: fewer rules, or rules over fewer different labels, can be decided",
         Why.BEHIND: "waiting behind {detail}, which is earlier in the queue and could use the same nodes",

@@ -106,7 +106,7 @@ def test_following_reports_each_estimate_once() -> None:
     [
         (None, "", ["starts: unknown"]),
         (None, TEXT, [f"starts: {TEXT}"]),
-        (Start(0.0, 60.0), "", ["starts: by 1970-01-01 00:01:00 UTC (time limits of those it waits for), unless ..."]),
+        (Start(0.0, 60.0), "", ["starts: by 1970-01-01 00:01:00 UTC, when the time limits of ..."]),
         (Start(0.0, 60.0), TEXT, ["starts: by ...", f"expected: {TEXT}"]),
     ],
 )
