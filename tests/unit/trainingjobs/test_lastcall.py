@@ -111,27 +111,41 @@ def test_a_suspended_job_that_saves_nothing_ends_after_its_grace() -> None:
     assert len(world.actions(DeletePod)) == 2
 
 
-def with_new_leader(**spec: object) -> World:
+def with_new_leader(*, progress_written: bool = True, **spec: object) -> World:
     """A suspended job that still saves; a new leader has heard none of its supervisors and no report."""
     world = reporting(**spec)
     assert world.job is not None
     assert world.progress is not None
-    written = replace(world.progress, attempt=world.status.attempt)
-    world.job = replace(world.job, status=replace(world.status, progress=written))
+    if progress_written:
+        written = replace(world.progress, attempt=world.status.attempt)
+        world.job = replace(world.job, status=replace(world.status, progress=written))
     world.now = float(int(world.now) + 1)
     suspend(world)
     world.control()
+    world.remembered = dict(world.members)
+    world.now += 2
     world.restart_controller()
     world.progress = None
-    world.now += 2
     return world
 
 
-def test_new_leader_lets_a_stopping_job_save_although_no_supervisor_has_reported_to_it() -> None:
-    world = with_new_leader(stopGraceSeconds=20)
+@pytest.mark.parametrize("progress_written", [True, False])
+def test_new_leader_lets_a_stopping_job_save_although_it_has_heard_no_report(*, progress_written: bool) -> None:
+    world = with_new_leader(progress_written=progress_written, stopGraceSeconds=20)
+    assert asked(world)
+    world.members = dict(world.remembered)
+    world.now += 1
     assert asked(world)
     assert world.actions(DeletePod) == []
     world.checkpoint(9)
+    world.control()
+    assert len(world.actions(DeletePod)) == 2
+
+
+def test_new_leader_does_not_wait_for_ranks_that_do_not_run() -> None:
+    world = with_new_leader(stopGraceSeconds=20)
+    assert asked(world)
+    world.members = {uid: replace(each, state="stopping") for uid, each in world.remembered.items()}
     world.control()
     assert len(world.actions(DeletePod)) == 2
 

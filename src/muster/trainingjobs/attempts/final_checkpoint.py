@@ -58,30 +58,43 @@ def stop_waits(snapshot: JobSnapshot, clock: Clock) -> bool:
     if stopped is None or stopped.reason not in STOPPED_FOR or stopped.last_transition_time is None:
         return False
     since = stopped.last_transition_time.timestamp()
-    if not _keeps_checkpoints(snapshot) or _saved(snapshot, since) or clock.now < since:
+    if job.spec.checkpoint is None and job.status.last_checkpoint is None:
         return False
-    runs = any(each.state == "running" and each.attempt == job.status.attempt for each in snapshot.members.values())
-    if not runs and not _unheard(snapshot, clock):
+    if _saved(snapshot, since) or clock.now < since:
+        return False
+    if not (_has_reported(snapshot) and _runs(snapshot)) and not _is_unheard(snapshot, since, clock):
         return False
     return not clock.passed(since + job.spec.stop_grace_seconds)
 
 
-def _unheard(snapshot: JobSnapshot, clock: Clock) -> bool:
-    """Returns whether supervisors of running pods have not reported to this leader yet, because it is new."""
-    if all(pod.uid in snapshot.members for pod in snapshot.pods if pod.status.phase == "Running"):
+def _runs(snapshot: JobSnapshot) -> bool:
+    attempt = snapshot.job.status.attempt
+    return any(each.state == "running" and each.attempt == attempt for each in snapshot.members.values())
+
+
+def _is_unheard(snapshot: JobSnapshot, since: float, clock: Clock) -> bool:
+    """Returns whether this leader is newer than the stop, and waits for the first reports from the job's pods.
+
+    It waits for all supervisors, and for a report of a rank if ranks run. It cannot know whether the program reports.
+    """
+    if snapshot.leading_since < since:
+        return False
+    heard = all(pod.uid in snapshot.members for pod in snapshot.pods if pod.status.phase == "Running")
+    if heard and not _runs(snapshot):
         return False
     return not clock.passed(snapshot.leading_since + REJOIN_S)
 
 
 def _keeps_checkpoints(snapshot: JobSnapshot) -> bool:
-    """Returns whether the attempt reports through the SDK and saves checkpoints.
+    job = snapshot.job
+    return snapshot.progress is not None and (job.spec.checkpoint is not None or job.status.last_checkpoint is not None)
 
-    A new leader has heard no report yet. Then the status says whether the attempt has reported.
-    """
+
+def _has_reported(snapshot: JobSnapshot) -> bool:
+    """Returns whether the attempt has reported through the SDK, to this leader or, as the status says, to another."""
     status = snapshot.job.status
     known = (status.progress, status.last_checkpoint)
-    reported = snapshot.progress or any(each is not None and each.attempt == status.attempt for each in known)
-    return bool(reported) and (snapshot.job.spec.checkpoint is not None or status.last_checkpoint is not None)
+    return snapshot.progress is not None or any(each is not None and each.attempt == status.attempt for each in known)
 
 
 def _saved(snapshot: JobSnapshot, since: float) -> bool:
