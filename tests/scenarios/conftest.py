@@ -56,9 +56,9 @@ def api_server_for_kubelets(api_server: ApiServer) -> ApiServer:
 
 
 @pytest.fixture(scope="session")
-def controller_program() -> tuple[str, ...]:
-    """Module and first argument of the controller's process; a folder may have another one."""
-    return ("muster.cli.main", "controller")
+def scheduler_config() -> str:
+    """Text of the ConfigMap muster-scheduler; "" for none. A folder may have another one."""
+    return ""
 
 
 @pytest.fixture

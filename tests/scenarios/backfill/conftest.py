@@ -167,8 +167,9 @@ def state(status: TrainingJobStatus) -> BackfillStatus:
 
 
 @pytest.fixture(scope="session")
-def controller_program() -> tuple[str, ...]:
-    return ("tests.scenarios.backfill.hasty", "controller")
+def scheduler_config() -> str:
+    """Backfilled jobs may be asked to leave after a few seconds."""
+    return "backfillMinRunSeconds: 3"
 
 
 @pytest.fixture

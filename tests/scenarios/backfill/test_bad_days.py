@@ -16,8 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 async def test_new_leader_continues_after_the_controller_was_killed_between_asking_and_placing(jobs: Jobs) -> None:
     await jobs.wide_waits()
-    await jobs.train("small", 2, restartable=True, saves_late=True)
+    await jobs.train("small", 2, restartable=True, saves_late=True, stopGraceSeconds=120)
     await jobs.backfilled_for("small", "wide")
+    await jobs.arena.reaches("small", lambda status: status.progress and status.progress.step == PAUSE)
     jobs.end("long")
     await jobs.asked("small")
     jobs.arena.controllers[-1].kill()

@@ -137,10 +137,10 @@ def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(own_server: OwnServer, controller_program: tuple[str, ...]) -> AsyncIterator[BadDay]:
+async def cluster(own_server: OwnServer) -> AsyncIterator[BadDay]:
     with tempfile.TemporaryDirectory(prefix="muster-bad-") as folder:
         async with Client(load_config(own_server.kubeconfig)) as client:
-            arena = Arena(own_server, client, Path(folder), controller_program)
+            arena = Arena(own_server, client, Path(folder))
             try:
                 await arena.begin(nodes=3)
                 yield BadDay(arena, own_server)

@@ -22,8 +22,11 @@ from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
+from muster.kube.objects.core import ConfigMap
+from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
+from muster.scheduler.config import CONFIG_KEY, CONFIG_MAP
 from tests.support.apiserver import Api, ApiServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until
@@ -109,9 +112,9 @@ def processes_of(pod_uid: str) -> list[int]:
 class Arena:
     """Nodes and a controller for the tests of a module, one after the other: each has a namespace of its own."""
 
-    def __init__(self, server: ApiServer, client: Client, folder: Path, controller: tuple[str, ...]) -> None:
+    def __init__(self, server: ApiServer, client: Client, folder: Path, scheduler_config: str = "") -> None:
         self.server, self.client, self.folder = server, client, folder
-        self._controller = controller
+        self._scheduler_config = scheduler_config
         self.namespace = ""
         self.system = f"s{uuid.uuid4().hex[:10]}"
         self.nodes: list[TestNode] = []
@@ -124,6 +127,9 @@ class Arena:
         if not self.controllers:
             await install_kinds(self.client)
             await make_namespace(self.client, self.system)
+            if self._scheduler_config:
+                named = ObjectMeta(name=CONFIG_MAP, namespace=self.system)
+                await self.client.create(ConfigMap(metadata=named, data={CONFIG_KEY: self._scheduler_config}))
         self.namespace = f"t{uuid.uuid4().hex[:10]}"
         await make_namespace(self.client, self.namespace)
         await self.whole(nodes)
@@ -186,7 +192,8 @@ class Arena:
         self._as_usual = not flags and env is None
         process = Process(
             self.folder / f"controller-{len(self.controllers)}.log",
-            *self._controller,
+            "muster.cli.main",
+            "controller",
             f"--kubeconfig={self.server.kubeconfig}",
             f"--namespace={self.system}",
             f"--listen=127.0.0.1:{self.port}",
@@ -270,13 +277,13 @@ def arenas() -> Iterator[dict[str, Arena]]:
 
 @pytest.fixture
 async def arena(
-    api_server_for_kubelets: ApiServer, arenas: dict[str, Arena], tmp_path: Path, controller_program: tuple[str, ...]
+    api_server_for_kubelets: ApiServer, arenas: dict[str, Arena], tmp_path: Path, scheduler_config: str
 ) -> AsyncIterator[Arena]:
     """Three unused nodes and a controller; what a test does to them is mended before the next."""
     server = api_server_for_kubelets
     async with Client(load_config(server.kubeconfig)) as client:
         if server.kind not in arenas:
-            arenas[server.kind] = Arena(server, client, tmp_path, controller_program)
+            arenas[server.kind] = Arena(server, client, tmp_path, scheduler_config)
         arena = arenas[server.kind]
         arena.client, arena.folder = client, tmp_path
         await arena.begin(nodes=3)
