@@ -178,7 +178,7 @@ def who_is_not_reached_is_dead(stack: ExitStack) -> None:
     """Reports of peers are enough; the Lease is not read."""
 
     def unreached(names: Any, silences: Any, reports: Any, now: float, config: Any) -> dict[str, str]:
-        return dict.fromkeys(names, "its Lease stands still, one supposes")
+        return dict.fromkeys(names, "its Lease is not renewed, one supposes")
 
     stack.enter_context(patch.object(controller, "dead", unreached))
 

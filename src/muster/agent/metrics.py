@@ -23,7 +23,7 @@ PROGRESS: Final = Described(
 )
 FINDINGS: Final = Described("muster_agent_findings", "gauge", (), "Findings that the agent holds.")
 WRITES: Final = Described("muster_agent_writes_total", "counter", ("outcome",), "Writes of the NodeHealth, by outcome.")
-LOOKS: Final = Described("muster_agent_looks_total", "counter", ("check", "outcome"), "Looks of a check, by outcome.")
+LOOKS: Final = Described("muster_agent_looks_total", "counter", ("check", "outcome"), "Calls of a check, by outcome.")
 METRICS: Final = (PROGRESS, FINDINGS, WRITES, LOOKS)
 
 

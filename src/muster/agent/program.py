@@ -113,7 +113,7 @@ async def _set(stop: asyncio.Event) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> Options:
-    parser = argparse.ArgumentParser(prog="python -m muster.agent", description="Watch over the node this runs on.")
+    parser = argparse.ArgumentParser(prog="python -m muster.agent", description="Check the node on which it runs.")
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="its name (default: NODE_NAME)")
     parser.add_argument("--kubeconfig", type=Path, help="the cluster (default: as kubectl, else the pod's account)")
     parser.add_argument("--settings", type=Path, metavar="FILE", help="agent.json")
@@ -121,10 +121,10 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     for name in ("sys", "proc", "dev"):
         parser.add_argument(f"--{name}", type=Path, help=f"the node's /{name} (default: ROOT/{name})")
     parser.add_argument("--listen", type=_address, metavar="HOST:PORT", help="serve /healthz and /metrics")
-    parser.add_argument("--user", type=int, metavar="UID", help="become this user, and keep CAP_SYSLOG alone")
+    parser.add_argument("--user", type=int, metavar="UID", help="run as this user, with CAP_SYSLOG as only capability")
     given = parser.parse_args(arguments)
     if not given.node:
-        parser.error("--node or NODE_NAME has to say which node this is")
+        parser.error("the node is not known; set --node or NODE_NAME to its name")
     host = Host(
         root=given.root,
         sys=given.sys or given.root / "sys",

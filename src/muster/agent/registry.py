@@ -32,7 +32,7 @@ def make_checks(
     checks: list[Check] = []
     troubles = [
         Trouble(
-            name, "unknown", "the settings name a check that this agent does not know: what it looks at is not seen"
+            name, "unknown", "the settings name a check that this agent does not have, so its faults are not detected"
         )
         for name, each in settings.checks.items()
         if each.enabled and name not in known

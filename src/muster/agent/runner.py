@@ -136,11 +136,11 @@ class Runner:
 
     def _hung(self, check: Check) -> None:
         self.looks[check.name, "hung"] += 1
-        self.say(check.name, "hung", f"no answer within {check.timeout_s:g} s: what it looks at is not seen")
+        self.say(check.name, "hung", f"no answer within {check.timeout_s:g} s, so its faults are not detected")
 
     def _failed(self, check: Check, why: str) -> None:
         self.looks[check.name, "failed"] += 1
-        self.say(check.name, "failed", f"what it looks at is not seen: {why}")
+        self.say(check.name, "failed", f"its faults are not detected: {why}")
 
 
 async def _called(check: Check, now_s: float) -> Sequence[Finding]:

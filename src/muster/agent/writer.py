@@ -129,7 +129,7 @@ class Writer:
     async def _know_node(self) -> None:
         """Learn the node's UID and the findings in its object, so that a restart neither forgets nor repeats any.
 
-        The token contains the UID. A token that does not (not a pod's) makes the agent read the Node object once.
+        A pod's token contains the UID. With another token, the agent reads the Node object once.
         """
         name, uid = node_of_token(await self._api.authorization())
         if name and name != self._node:

@@ -44,11 +44,11 @@ _HOST_CORRUPTS = "Take the node out of service: its host corrupts data. Replace 
 REMEDIES: dict[Code, str] = {
     Code.NO_GPU: "Install or reload the driver; look for Xid 79 (fallen off the bus) in the kernel log.",
     Code.NOT_INSTALLED: "Put `muster[gputest-nvidia]` into the image, and have NVIDIA's container runtime run it; "
-    "`--backend cpu` needs neither. It says nothing about the node.",
+    "`--backend cpu` needs neither. This failure says nothing about the node.",
     Code.GPU_COUNT: "Look for Xid 79 (fallen off the bus) in the kernel log, reboot, and replace the node if need be.",
     Code.DUPLICATE_GPU: "Reboot; if two GPUs still answer to one identity, replace the node.",
     Code.DRIVER_MISMATCH: "Reboot, so that the kernel module and the library come from the same driver version.",
-    Code.LEFTOVER_PROCESS: "End the process; if the memory does not come back, reset the GPU.",
+    Code.LEFTOVER_PROCESS: "End the process; if the memory is not freed, reset the GPU.",
     Code.MEMORY_TAKEN: "Reset the GPU: memory is held without a process that could be ended.",
     Code.ECC_OFF: "Enable ECC (`nvidia-smi -e 1`) and reset the GPU.",
     Code.ECC_PENDING: "Reset the GPU, so that the ECC mode that was asked for takes effect.",

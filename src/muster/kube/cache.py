@@ -65,7 +65,7 @@ class Cache(Generic[T]):
     def become(self, fresh: Mapping[str, T], newcomers: Iterable[Handler[T]] = ()) -> None:
         """Replace the content by a complete list, and call handlers for the differences.
 
-        Newcomers hear of each object of the list, and are handlers from then on.
+        New handlers are called for each object of the list, and from then on for each change.
         """
         for key in [key for key in self._objects if key not in fresh]:
             self.change(key, None)

@@ -1,8 +1,8 @@
 """The clock of a process: seconds since the epoch, read once and then counted by the monotonic clock.
 
 If an operator sets the time of day, deadlines do not move. If the time of day was wrong when the process started, all
-times that the process shows or sends are wrong by the same amount. While the machine sleeps, the clock stands still, as
-all timers do.
+times that the process shows or sends are wrong by the same amount. While the machine sleeps, the clock stops, as all
+timers do.
 """
 
 from __future__ import annotations

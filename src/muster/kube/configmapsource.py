@@ -69,7 +69,7 @@ class ConfigMapSource(Generic[C]):
         informer.add_handler(self._config_map_changed)
 
     def settle(self) -> None:
-        """Read a missing ConfigMap. Call it once the informer is complete; no event says that there is none."""
+        """Handle a missing ConfigMap. Call it once the informer is complete: no event reports a missing object."""
         if self.found is None:
             self.value = self._read(None)
 

@@ -175,12 +175,14 @@ class Informer(Generic[T]):
     def add_handler(self, handler: Handler[T]) -> None:
         """Call `handler` for every object in the store, and then for every change.
 
-        If objects are `stored` in another form, it gets that form of those already there; `join` gets them whole.
+        It gets the objects that are already in the store in their stored form. `join` gets whole objects instead.
         """
         self._cache.add_handler(handler)
 
     async def join(self, handlers: Iterable[Handler[T]], since: float) -> None:
-        """Add handlers that first hear of each object, whole, of a list that began at `since` or later.
+        """Add handlers. They are first called for each object of a list that began at `since` or later.
+
+        They get whole objects.
 
         Args:
             handlers: as for `add_handler`.
@@ -409,7 +411,7 @@ class Informer(Generic[T]):
 
 
 def no_list(kind: type[KubeObject], timeout_s: float, error: Exception | None) -> TimeoutError:
-    """Return the error of a wait for a complete list, which names what stands in the way."""
+    """Return the error of a wait for a complete list, with the cause of the delay."""
     why = f": {error}" if error is not None else ""
     return TimeoutError(f"{kind.RESOURCE.plural}: no complete list within {timeout_s:g} s{why}")
 

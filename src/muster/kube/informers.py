@@ -148,7 +148,7 @@ class SharedInformer(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Returns whether the handlers have heard of every object of a complete list."""
+        """Returns whether the handlers were called for every object of a complete list."""
         return self._synced.is_set()
 
     def get(self, key: str) -> T | None:
@@ -170,7 +170,7 @@ class SharedInformer(Generic[T]):
         self._handlers.append(handler)
 
     async def wait_synced(self, timeout_s: float) -> None:
-        """Wait until the handlers have heard of every object. Raises TimeoutError saying what stands in the way."""
+        """Wait until the handlers were called for every object. Raises TimeoutError with the cause of the delay."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._synced.wait()
@@ -189,7 +189,7 @@ class SharedInformer(Generic[T]):
         """Follow the objects until cancelled.
 
         Args:
-            since: the event loop's time. Handlers first hear of all objects of a list that began then or later.
+            since: the event loop's time. Handlers are first called for all objects of a list that began then or later.
         """
         async with self._informers.running(self._selection) as (informer, running):
             self._informer = informer

@@ -207,14 +207,17 @@ def _cautions_of(holdings: Holdings, pool: PoolState, targets: dict[str, Target]
     if short:
         broken = sum(count for (_, is_broken), count in pool.count.items() if is_broken is BROKEN)
         got = ", ".join(f"{team} {targets[team].healthy} of {targets[team].entitled}" for team in short)
-        message = f"{counted(broken, 'broken node')}, and not enough are left over to replace them: healthy are {got}"
+        message = (
+            f"{counted(broken, 'broken node')}, and too few nodes without a team to replace them: healthy are {got}"
+        )
         yield Caution(Why.SHORT, message, pool.name)
     named = {share.team for share in pool.config.shares}
     for team, target in teams.items():
         by_hand = pool.by_hand.get((team, False), 0) + pool.by_hand.get((team, True), 0)
         if by_hand > (target.asked if team in named else 0):
             allowed = f"asks for {target.asked}" if team in named else "is in none of its allocations"
-            yield Caution(Why.BY_HAND, f"{team} has {by_hand} nodes by hand and {allowed}", pool.name)
+            message = f"{team} has {counted(by_hand, 'node')} labelled by hand and {allowed}"
+            yield Caution(Why.BY_HAND, message, pool.name)
         if team in named and target.asked and not holdings.has_namespace(team):
             key = holdings.config.namespace_key if holdings.config is not None else LABEL_TEAM
             message = f"no namespace belongs to {team}, which is given nodes: label one {key}={team}"

@@ -38,7 +38,7 @@ def source_of(found: ConfigMap | None) -> Source:
         return in_force(from_data(found.data))
     except TeamsConfigError as error:
         reasons = "; ".join(map(str, error.problems))
-        return Source(caution=Caution(Why.INVALID, f"{_KEEP} until this is mended: {reasons}"))
+        return Source(caution=Caution(Why.INVALID, f"{_KEEP} until this is corrected: {reasons}"))
 
 
 def in_force(config: TeamsConfig) -> Source:

@@ -108,7 +108,7 @@ class Reader:
         if node.tag == _NULL:
             return ()
         if not isinstance(node, yaml.SequenceNode):
-            self.wrong(entry, f"{name} is not a list", "write its entries each after a dash")
+            self.wrong(entry, f"{name} is not a list", "write each entry after a dash")
             return ()
         return [Entry(each) for each in node.value]
 

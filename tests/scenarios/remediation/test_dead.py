@@ -60,7 +60,7 @@ async def test_a_gang_leaves_a_node_whose_kubelet_stands_still_and_runs_elsewher
         session = await findings.session(left)
         assert session is not None
         assert session.status.history[0].reason == "opened: dead"
-        assert "its Lease stands still" in str(session.status.history)
+        assert "its Lease is not renewed" in str(session.status.history)
 
         os.kill(stopped.process.popen.pid, signal.SIGCONT)
 
@@ -121,7 +121,7 @@ async def test_no_node_is_declared_dead_while_most_are_cut_off(ward: Ward) -> No
     try:
         # The node is dead, and no provider can replace its machine.
         session = await ward.until_rung(nodes[0], "NeedsOperator")
-        assert "its Lease stands still" in str(session.status.history)
+        assert "its Lease is not renewed" in str(session.status.history)
         await ward.until_out_of_use(nodes[0])
     finally:
         beating.cancel()

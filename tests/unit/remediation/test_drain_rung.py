@@ -52,7 +52,7 @@ def test_two_budgets_on_one_pod_go_to_a_person_at_once() -> None:
 
 def test_a_dead_node_is_emptied_without_waiting_for_a_spare_or_for_its_kubelet() -> None:
     world = World()
-    world.dead["n0"] = "its Lease stands still, and n1, n2 cannot reach it"
+    world.dead["n0"] = "its Lease is not renewed, and n1, n2 cannot reach it"
     world.nodes["n0"] = replace(world.nodes["n0"], ready=False)
     world.pods["n0"] = [pod("rank-0", gang="ns/g")]
     world.gangs["n0"] = frozenset({"ns/g"})

@@ -291,7 +291,7 @@ def test_a_node_found_dead_stays_dead_without_reports_until_its_lease_is_renewed
     silent, before = {"x": Silence(RENEWED, NOW)}, {"x": Death("why", RENEWED)}
     assert dead(("x",), silent, {}, NOW, Dead(), before) == before, "it is not watched once more"
     assert dead(("x",), {}, {}, NOW, Dead(), before) == before, "a Lease that could not be read says nothing"
-    assert dead(("x",), silent, {}, NOW + 30, Dead()) == {}, "a Lease that stands still alone is not a death"
+    assert dead(("x",), silent, {}, NOW + 30, Dead()) == {}, "a silent Lease alone is not a death"
     assert dead(("x",), {"x": Silence(NOW + 5, NOW + 6)}, {}, NOW + 30, Dead(), before) == {}
 
 
@@ -328,7 +328,7 @@ def test_a_lease_that_stopped_long_ago_does_not_excuse_a_death_now() -> None:
 
 @pytest.mark.parametrize("looks_s", [(-110, -90, -5), (-110, -5), (-12, -2)])
 def test_last_node_of_a_partition_to_renew_its_lease_is_not_dead(looks_s: tuple[int, ...]) -> None:
-    """Seed 991182: the others renewed a moment before. Leases that we did not see stand still show no partition."""
+    """Seed 991182: the others renewed a moment before. Leases that we saw only once do not show a partition."""
     config = Dead(silent_s=20, nodes=3)
     reports = {name: {"n0": NOW} for name in ("n1", "n2")}
     silences: dict[str, Silence] = {}

@@ -26,7 +26,7 @@ def test_a_machine_that_may_only_be_booting_is_not_replaced(found: bool) -> None
     if found:
         world.fault("n0", "reset-gpu")
     else:
-        world.dead["n0"] = "its Lease stands still, and n1, n2 cannot reach it"
+        world.dead["n0"] = "its Lease is not renewed, and n1, n2 cannot reach it"
     world.nodes["n0"] = replace(world.nodes["n0"], ready=False)
     world.pods["n0"] = [pod("rank-0", gang="ns/g")]
     world.gangs["n0"] = frozenset({"ns/g"})

@@ -176,7 +176,7 @@ def test_irreplaceable_broken_nodes_are_shared_out() -> None:
     plan = world.run()
     assert len(plan.changes) == 4
     assert [(s.owned, s.healthy) for s in world.plan().standings[:2]] == [(4, 2), (4, 2)]
-    said = "4 broken nodes, and not enough are left over to replace them: healthy are vision 2 of 4, speech 2 of 4"
+    said = "4 broken nodes, and too few nodes without a team to replace them: healthy are vision 2 of 4, speech 2 of 4"
     assert cautions(world.plan())[Why.SHORT] == said
 
 
@@ -203,7 +203,7 @@ def test_a_node_labelled_by_hand_counts_and_is_left_alone() -> None:
     assert world.standing("vision").by_hand == 1
     world.configure(shares(vision=0))
     assert moves(world.run()) == {"n00": ("vision", "")}
-    assert cautions(world.plan())[Why.BY_HAND] == "vision has 1 nodes by hand and asks for 0"
+    assert cautions(world.plan())[Why.BY_HAND] == "vision has 1 node labelled by hand and asks for 0"
 
 
 def test_nodes_by_hand_never_move_though_they_come_first() -> None:
@@ -237,7 +237,7 @@ def test_a_label_changed_by_hand_wins_over_our_record() -> None:
     world.run()
     world.edit("n00", labels={LABEL_TEAM: "music"})
     assert moves(world.run()) == {"n01": ("", "vision")}
-    assert cautions(world.plan())[Why.BY_HAND] == "music has 1 nodes by hand and is in none of its allocations"
+    assert cautions(world.plan())[Why.BY_HAND] == "music has 1 node labelled by hand and is in none of its allocations"
 
 
 def test_by_hand_cuts_what_others_get() -> None:

@@ -37,7 +37,7 @@ class Contexts:
         if not self._sees_host():
             return {}
         if is_held_without_process(processes, held_bytes):
-            return {"leftover-context": f"{held_bytes >> 20} MiB are held, and no process is there"}
+            return {"leftover-context": f"{held_bytes >> 20} MiB are in use, but no process uses the GPU"}
         gone, foreign = [], []
         for number in processes:
             match self._owner(number):

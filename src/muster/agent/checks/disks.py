@@ -104,7 +104,7 @@ class Disks:
                 continue
             done, took_ms = disk.done - last.done, rise(last.took_ms, disk.took_ms, 32)
             if not done and disk.under_way and last.under_way:
-                words = f"{disk.under_way} requests are under way, and none was done since the last look"
+                words = f"{disk.under_way} requests are under way, and none has ended since the last sample"
                 yield Sight("disk", name, "stuck", words, looks=_STUCK_LOOKS)
             if done >= _REQUESTS_MIN and took_ms / done > self._limits.slow_ms:
                 words = f"{done} requests took {took_ms / done:.0f} ms each"

@@ -102,7 +102,7 @@ class GpuHistory:
         should = self._expected if self._expected is not None else self._most
         answering = sum((CHECK, "lost") not in gpu.states for gpu in sample.gpus)
         if answering < should:
-            words = f"{answering} GPUs answer of {should} there should be; {len(sample.on_bus)} are on the bus"
+            words = f"{answering} of {should} expected GPUs answer; {len(sample.on_bus)} are on the bus"
             states.append(Sight(CHECK, "", "count", words, looks=_LOOKS_COUNT))
         for gpu in sample.gpus:  # a GPU that does not respond now is later compared with its last values
             last = self._last.get(gpu.component, gpu)
@@ -117,7 +117,7 @@ class GpuHistory:
             for (check, code, _), count in rises(last.counters, gpu.counters).items():
                 rose[check, code] = rose.get((check, code), 0) + count
             for (check, code), count in rose.items():
-                yield Sight(check, gpu.component, code, f"{count} more since the last look", times=count)
+                yield Sight(check, gpu.component, code, f"{count} more since the last sample", times=count)
             if gpu.xid and gpu.xid != last.xid:
                 yield Sight("xid", gpu.component, str(gpu.xid), "the last Xid that DCGM knows of")
         reasons = {code for bit, code in THROTTLE.items() if gpu.throttle & bit}

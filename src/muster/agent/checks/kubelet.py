@@ -107,7 +107,7 @@ class KubeletCheck:
             conditions = await runtime_status(str(self._place(socket)), _ASK_S)
         except PermissionError:
             if not self._forbidden:
-                log.warning("%s may not be opened by this user: the container runtime is not asked", socket)
+                log.warning("%s may not be opened by this user: the container runtime is not queried", socket)
             self._forbidden = True
             return []
         except CallError as error:

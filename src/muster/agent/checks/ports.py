@@ -93,7 +93,7 @@ class Ports:
     def _states(self, port: Port, ports: Sequence[Port]) -> Iterable[Sight]:
         for code, bits in COUNTERS.items():
             if port.counters.get(code) == (1 << bits) - 1:
-                yield Sight(CHECK, port.name, "saturated", f"{code} stands at its end: errors are not counted any more")
+                yield Sight(CHECK, port.name, "saturated", f"{code} is at its maximum: new errors are not counted")
         wanted_gbps = next((gbps for glob, gbps in self._expect.items() if fnmatchcase(port.name, glob)), None)
         if port.up is False and (wanted_gbps is not None or port.name in self._was_up):
             yield Sight(CHECK, port.name, "down", "the port is down", looks=_LOOKS)
@@ -103,5 +103,5 @@ class Ports:
         of_siblings = median(siblings) if len(siblings) >= _SIBLINGS_MIN else 0.0
         should_gbps = wanted_gbps or max(self._best_gbps.get(port.name, 0.0), of_siblings)
         if port.gbps < should_gbps * _SLOWER:
-            message = f"{port.gbps:g} Gbit/s where {should_gbps:g} are right"
+            message = f"{port.gbps:g} Gbit/s instead of {should_gbps:g}"
             yield Sight(CHECK, port.name, "speed", message, looks=_LOOKS)

@@ -47,5 +47,5 @@ def conditions_of(message: bytes) -> tuple[Condition, ...]:
             kind, *why = (text.decode(errors="replace") for text in texts)
             found.append(Condition(kind, bool(fields.get(2, 0)), ": ".join(each for each in why if each)))
     if not found:
-        raise ValueError("the runtime says nothing of itself")
+        raise ValueError("the answer has no status of the runtime")
     return tuple(found)

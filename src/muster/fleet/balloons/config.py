@@ -102,7 +102,7 @@ def _problems(file: BalloonsText) -> Iterator[tuple[str, str]]:
         if pool.replicas < 0:
             yield f"{at}.replicas", f"{pool.replicas} is negative; write 0 or more"
         if not pool.resources:
-            yield f"{at}.resources", "says nothing; write what a balloon takes, such as nvidia.com/gpu: 8"
+            yield f"{at}.resources", "is empty; write what a balloon requests, such as nvidia.com/gpu: 8"
         for name, value in pool.resources.items():
             yield from ((f"{at}.resources.{name}", what) for what in wrong_quantity(value))
         for index, toleration in enumerate(pool.tolerations):

@@ -97,7 +97,7 @@ class Known:
         self.reports: dict[str, dict[str, float]] = {}
         self._said: dict[str, Report] = {}
         self.news_count = 0
-        """Raised whenever an agent or a test reports something new."""
+        """Increased whenever an agent or a test reports something new."""
         self._health: dict[str, NodeHealth] = {}
         self._preflights: dict[str, Preflight] = {}
         self._slots: dict[str, frozenset[str]] = {}
@@ -143,7 +143,7 @@ class Known:
             self._view(new.name)
 
     def node_written(self, node: Node) -> None:
-        """Take the API server's answer to a write: the watch may deliver it later."""
+        """Apply the API server's answer to a write, because the watch may deliver it later."""
         if node.name in self.raw:
             self.node_changed(None, trimmed_node(node))
 
@@ -187,7 +187,7 @@ class Known:
             self.written(new)
 
     def written(self, session: NodeRemediation) -> None:
-        """Take a session from the API server's answer to a write, or from the watch."""
+        """Apply a session from the API server's answer to a write, or from the watch."""
         before = self.sessions.get(session.name)
         newest = record.newer(before, session)
         if newest is not before:
@@ -253,7 +253,7 @@ class Known:
             self._report(name, health, now)
 
     def heard(self, mesh: dict[str, Finding]) -> None:
-        """Take the current findings of the mesh."""
+        """Apply the current findings of the mesh."""
         changed = {name for name in self._mesh.keys() | mesh.keys() if _what(self._mesh, name) != _what(mesh, name)}
         self._mesh = mesh
         for name in changed:

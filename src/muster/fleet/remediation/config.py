@@ -166,4 +166,4 @@ def _amount(path: str, amount: Amount) -> Iterator[tuple[str, str]]:
     try:
         percent_of(amount)
     except ValueError:
-        yield path, f"{amount!r} is neither a number nor a share; write such as 5 or 10%"
+        yield path, f"{amount!r} is neither a number nor a share; write a number such as 5, or a share such as 10%"

@@ -61,7 +61,7 @@ BUSY_S = 1.0
 PAUSE_S = 0.05
 MESH_S = 5.0
 """The shortest time between two evaluations of the mesh and writes of its members."""
-FOUND_DEAD = "its Lease stands still since it was found dead"
+FOUND_DEAD = "its Lease has not been renewed since it was found dead"
 """The reason why a node is dead if a previous leader found it dead."""
 SPARES_LOOKED_AT = 16
 """How many nodes are checked for one spare, at most."""

@@ -249,7 +249,7 @@ def _would(ladder: Ladder, node: RemediationNode, evidence: Evidence) -> str:
     if ladder.view.config.mode == "observe" or ORDER[target] < ORDER["Quarantine"]:
         return f"observed only; {text}"
     if evidence.key in ladder.shared:
-        return f"dry run; {text}; would go to a person: {evidence.key} is on many nodes at once"
+        return f"dry run; {text}; would need an operator: {evidence.key} is on many nodes at once"
     held, words = ladder.room.why_not_quarantine(node)
     if held:
         ladder.hold_count(held)
@@ -292,7 +292,7 @@ def _gone(ladder: Ladder, now: float) -> None:
         if node is not None and node.uid == session.spec.node_uid:
             continue
         if session.status.state != "Released":
-            what = "is gone" if node is None else "is another one now"
+            what = "is gone" if node is None else "was recreated"
             why = f"released: node {session.spec.node} {what}"
             ladder.enter(session, session.status.rung, why, fact=record.RELEASED, state="Released")
         elif now - record.seconds(session.status.since, now) > KEPT_S:
@@ -306,7 +306,7 @@ def _on_their_way_out(ladder: Ladder, effects: Iterable[Action]) -> set[str]:
 
 
 def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> Iterable[Action]:
-    """Yield changes of Muster's conditions on nodes where they are wrong."""
+    """Yield changes of Muster's conditions on nodes where they are outdated."""
     for node in view.nodes.values():
         if node.name in later:
             continue

@@ -86,7 +86,7 @@ def parse_config(text: str, providers: frozenset[str]) -> tuple[PoolSpec, ...]:
     read = ConfigText(text, ScalingText, "docs/fleet.md")
     pools = read.value.pools
     if pools is None:
-        raise ConfigTextError("it is empty; write `pools: []` where no pool is to be scaled")
+        raise ConfigTextError("it is empty; write `pools: []` to scale no pool")
     problems = sorted(_problems(pools, providers))
     read.check((f"$.pools[{number}]{path}", what) for number, path, what in problems)
     return tuple(sorted(map(_spec, pools), key=lambda pool: (pool.price, pool.name)))
@@ -109,7 +109,7 @@ def _problems(pools: list[_Pool], providers: frozenset[str]) -> Iterator[tuple[i
             yield number, ".group", f"pool {groups[group]} has group {pool.group} already; a group is in one pool"
         groups.setdefault(group, pool.name)
         if pool.provider == EXTERNAL and not pool.template.labels:
-            yield number, ".template", "needs labels: they alone tell which nodes of an external provider are its own"
+            yield number, ".template", "needs labels: only they show which nodes of an external provider belong to it"
         if not 0 <= pool.min <= pool.max:
             yield number, ".min", f"needs 0 <= min <= max, and min is {pool.min}, max is {pool.max}; change one of them"
         for path, value in ((".price", pool.price), (".coolDownSeconds", pool.cool_down_seconds)):
@@ -125,7 +125,7 @@ def _problems(pools: list[_Pool], providers: frozenset[str]) -> Iterator[tuple[i
 
 def _template_problems(template: _Template) -> Iterator[tuple[str, str]]:
     if not template.capacity:
-        yield ".capacity", "says nothing; write what pods may use of a node, such as cpu, memory and nvidia.com/gpu"
+        yield ".capacity", "is empty; write what pods may use of a node, such as cpu, memory and nvidia.com/gpu"
     for name, quantity in template.capacity.items():
         try:
             if to_int(quantity) < 0:

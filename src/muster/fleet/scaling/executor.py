@@ -97,10 +97,10 @@ class Carrier:
         pods = await self._client.list_all(Pod, field_selector=f"spec.nodeName={node}")
         for pod in pods.items:
             if node in pod_keeps(pod):
-                return f"pod {pod.key} is there"
+                return f"pod {pod.key} is on the node"
         for placement in (await self._client.list_all(Placement)).items:
             if node in placement_keeps(placement):
-                return f"a slot of {placement.key} is kept there"
+                return f"a slot of {placement.key} reserves the node"
         return ""
 
     async def _joined(self, action: Delete) -> str:
@@ -124,7 +124,7 @@ class Carrier:
             except NotFound:
                 return "" if isinstance(action, Delete) else "the node is gone"
             return ""
-        return "others write it all the time"
+        return "other writers change it again and again"
 
     def _patch(self, node: Node, action: Cordon | Uncordon | Delete, state: str) -> dict[str, Any]:
         since = instant(self._clock())

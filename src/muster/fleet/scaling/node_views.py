@@ -88,7 +88,7 @@ def external_pool(node: Node, pools: Iterable[PoolSpec]) -> str:
 
 
 def instance_of(node: Node, owners: Mapping[str, str]) -> tuple[str, str]:
-    """Return (instance ID, pool), found by the node's name, its providerID, or the end of that after a slash."""
+    """Return (instance ID, pool), found by the node's name, its providerID, or the providerID's last path segment."""
     if node.name in owners:
         return node.name, owners[node.name]
     rest = node.spec.provider_id

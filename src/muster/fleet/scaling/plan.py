@@ -41,7 +41,7 @@ class Uncordon(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Delete the instance, and lower the pool's size unless `replace`: then the provider creates a missing one.
+    """Delete the instance. With `replace`, keep the pool's size, so that the provider creates another instance.
 
     `node` and `uid` identify its Node object; "" without one. Before the deletion, the executor checks at the API
     server that no pod or slot needs the node.

@@ -14,7 +14,7 @@ SIZE_SETTLES_S = 60.0
 BACKOFF_S = 30.0
 BACKOFF_MAX_S = 1800.0
 CALM_S = 600.0
-"""After its back-off, a pool without a new failure for this long starts afresh."""
+"""If a pool has no new failure for this long after its back-off, its earlier failures are forgotten."""
 
 ELSEWHERE = frozenset(
     {Fault.NO_CAPACITY, Fault.QUOTA, Fault.FEWER, Fault.NEVER_JOINED, Fault.DENIED, Fault.MISCONFIGURED}
@@ -59,7 +59,7 @@ def had(states: Mapping[str, Tracked]) -> int:
 
 
 def failed(memory: PoolMemory, fault: Fault, message: str, now: float, *, wait_s: float = 0.0) -> PoolMemory:
-    """Record a failure. Each one in a row lengthens the pause."""
+    """Record a failure. Each consecutive failure lengthens the pause."""
     failures = memory.failures + 1
     until = now + max(wait_s, backoff_s(fault, failures))
     return msgspec.structs.replace(memory, fault=fault, message=message, failures=failures, blocked_until=until)
@@ -85,7 +85,7 @@ def remember(
         memory = failed(memory, trouble[0], trouble[1], now, wait_s=trouble[2])
         asked = group.size  # this shows whether the request took effect
     elif group.size > asked and not before.lowered:
-        asked = group.size  # someone else has raised it: keep their size
+        asked = group.size  # another writer has raised the size: keep it
     elif group.size != asked and now - before.asked_at > SIZE_SETTLES_S:
         if group.size < asked and before.grown_at >= before.asked_at:
             message = f"asked for {asked} instances, {spec.group} is set to {group.size}"

@@ -105,7 +105,7 @@ def next_idle(pool: PoolSpec, states: Mapping[str, Tracked], memory: PoolMemory,
 
 
 def _stays(node: ScalingNode, wanted: bool, spare: int) -> str:
-    """Return why a cordoned node is kept after all; "" if it goes."""
+    """Return why a cordoned node is kept; "" if it is deleted."""
     if node.occupied:
         return f"in use again: {node.occupied}"
     if not node.may_go:

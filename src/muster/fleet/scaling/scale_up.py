@@ -1,4 +1,4 @@
-"""Scale-up: adds all the nodes that a gang lacks in one pool, or none; the cheapest pool that can is used."""
+"""Scale-up: adds all nodes that a gang lacks, in the cheapest pool that can provide all of them, or adds none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.fleet.scaling.snapshot import GangDemand, Group, Members, PoolMemory
 from muster.fleet.scaling.states import COMING, NodeState, Tracked
 
 PATIENCE_S = 5.0
-"""How long a gang must have waited: it may get the nodes of a gang that has just ended at the next plan."""
+"""How long a gang must have waited before nodes are added: the next plan may give it nodes of a gang that has ended."""
 
 
 @dataclass(slots=True)
@@ -103,9 +103,9 @@ def _coming(states: Mapping[str, Tracked], requested: int) -> int:
 def _held_up(
     gang: GangDemand, serving: Sequence[PoolSpec], kept: Mapping[str, str], growth: Growth, now: float
 ) -> Answer | None:
-    """Return why nothing is requested, whatever the pools have; None if pools may be tried."""
+    """Return why no pool is tried for the gang; None if pools may be tried."""
     if not serving:
-        return Answer(Outcome.NO_POOL, "no pool has nodes that could take all pods it has no room for")
+        return Answer(Outcome.NO_POOL, "no pool has nodes for all of its pods that have no room now")
     if not gang.approved:
         return Answer(
             Outcome.NOT_APPROVED, "more nodes for it are not approved (annotate muster.dev/scale-up: approved)"
@@ -115,7 +115,7 @@ def _held_up(
         return Answer(Outcome.BEHIND, f"{earlier} is earlier in the queue and would get the nodes")
     if now - gang.since < PATIENCE_S:
         growth.wake_at = min(growth.wake_at or gang.since + PATIENCE_S, gang.since + PATIENCE_S)
-        return Answer(Outcome.SETTLING, "has only just come to wait for nodes")
+        return Answer(Outcome.SETTLING, "has waited for nodes for only a moment")
     return None
 
 

@@ -18,7 +18,7 @@
 Held (someone else cordoned or tainted it, or it is in quarantine) and Unready (it stopped being Ready) may follow every
 state with a Node object. Scaling does not decide about such nodes: they are not counted as coming, and never deleted.
 
-Each plan computes the state again from the provider and the API server; only the time since when is remembered. So a
+Each plan computes the state again from the provider and the API server; only its start time is remembered. So a
 new leader finds the same states: our cordon is an annotation on the node.
 """
 

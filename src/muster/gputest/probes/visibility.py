@@ -59,7 +59,7 @@ def _judge(context: Context, device: Device, condition: Condition) -> None:
         context.fail(device, Code.LEFTOVER_PROCESS, f"processes hold contexts: {pids}")
     elif condition.memory_free_bytes < device.memory_bytes * _FREE_SHARE_MIN:
         taken = device.memory_bytes - condition.memory_free_bytes
-        context.fail(device, Code.MEMORY_TAKEN, f"{taken} bytes are in use, by no process that shows")
+        context.fail(device, Code.MEMORY_TAKEN, f"{taken} bytes are in use, but by no visible process")
     if condition.ecc_enabled is False:
         context.fail(device, Code.ECC_OFF, "ECC is off")
     if condition.ecc_pending != condition.ecc_enabled:

@@ -56,7 +56,7 @@ class TokenReview(KubeObject):
 
 
 class BoundObjectReference(KubeStruct):
-    """The pod a token lives and dies with."""
+    """The pod that a token is bound to. The token becomes invalid when the pod is deleted."""
 
     kind: str = ""
     api_version: str = ""

@@ -252,7 +252,7 @@ async def test_unopenable_socket_causes_no_finding(
     monkeypatch.setattr("asyncio.open_unix_connection", refused)
     assert await looks(looker(host)) == []
     assert [record.getMessage() for record in caplog.records] == [
-        "/run/cri.sock may not be opened by this user: the container runtime is not asked"
+        "/run/cri.sock may not be opened by this user: the container runtime is not queried"
     ]
 
 

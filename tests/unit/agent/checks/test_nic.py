@@ -135,7 +135,7 @@ async def test_a_link_that_came_back_slower(node: Node) -> None:
     node.ethernet(speed=25000)
     found = [each for _ in range(3) for each in await node.look(check)]
     assert said(found) == [("mlx5_0/1", "speed", 1), ("eth0", "speed", 1)]
-    assert found[0].message == "200 Gbit/s where 400 are right"
+    assert found[0].message == "200 Gbit/s instead of 400"
 
 
 async def test_a_link_that_is_slower_than_its_siblings_from_the_start(node: Node) -> None:

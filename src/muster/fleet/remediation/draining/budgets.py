@@ -99,7 +99,7 @@ class Room:
                 self._out.add(node)
 
     def why_not_work(self, node: RemediationNode) -> tuple[HeldBy | None, str]:
-        """Return the same for draining the node and later rungs."""
+        """Return the limit that delays the node's drain or a later rung, and a text; `NOTHING_HOLDS` if none does."""
         return self._short(self._config.working, self._working, node, "worked on")
 
     def take_work(self, node: RemediationNode) -> None:

@@ -27,7 +27,7 @@ AT_ONCE = 64
 OF_A_GANG = 4
 """The most evictions in flight for pods of one request."""
 REFUSED_S = 5.0
-"""A refused eviction is retried after this, or when the API server says."""
+"""Delay before a refused eviction is retried, unless the API server names another delay."""
 REFUSED_MAX_S = 30.0
 _UNDER_WAY = float("inf")
 _WORDS_MAX = 512
@@ -128,7 +128,7 @@ class Evictions:
             hopeless = error.status == 500 and "PodDisruptionBudget" in error.message
             log.warning("evicting %s/%s: %s", pod.namespace, pod.name, error)
             return "impossible" if hopeless else "refused", self._again(REFUSED_MAX_S, error.in_full, hopeless)
-        again = self._again(REFUSED_MAX_S)  # the pod's end is seen long before that
+        again = self._again(REFUSED_MAX_S)  # the watch reports the pod's end long before that
         return "evicted", again._replace(granted=True)
 
     def _again(self, wait_s: float, words: str = "", hopeless: bool = False) -> Answer:

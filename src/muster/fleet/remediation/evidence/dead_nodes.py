@@ -46,9 +46,9 @@ class Silence(msgspec.Struct, frozen=True):
     """A Lease's renew time, and since when we have seen this value on our clock; both in seconds.
 
     Attributes:
-        stood_s: how long we have seen it stand still.
-        paused_s: when the node was last certainly alive before this renewal; 0 if we did not see that.
-        paused_for_s: how long we had seen its Lease stand still by then.
+        stood_s: how long we have seen that the Lease was not renewed.
+        paused_s: when the node was last certainly alive before this renewal; 0 if we did not see an earlier renewal.
+        paused_for_s: how long, before this renewal, we had seen that the Lease was not renewed.
     """
 
     renewed_s: float
@@ -59,7 +59,10 @@ class Silence(msgspec.Struct, frozen=True):
 
     @property
     def alive_s(self) -> float:
-        """When the node was last certainly alive: not after our own clock, even if the kubelet's clock is fast."""
+        """The latest time at which the node was certainly alive.
+
+        If the kubelet's clock is fast, this is the time at which we saw the renewal.
+        """
         return min(self.renewed_s, self.since)
 
 
@@ -88,7 +91,7 @@ def suspects(reports: Reports, known: Collection[str], config: Dead) -> tuple[st
         config: how many peers must agree, and how many nodes are too many.
     """
     doubted, agreed = _doubted(reports, config)
-    # In a partition, many nodes are missed by one peer alone, because peers inside it cannot send reports.
+    # In a partition, many nodes are reported by only one peer, because peers inside it cannot send reports.
     missed = {
         name for reporter, names in reports.items() if reporter not in doubted and agreed & {*names} for name in names
     }
@@ -164,7 +167,7 @@ def dead(
     counted = standing(reports, silences)
     _, agreed = _doubted(counted, config)
     # When a partition ends, its nodes renew their Leases one after the other. The last of them must not look like a
-    # single dead node. So Leases that stood still until a recent renewal also count.
+    # single dead node. So Leases that were not renewed for a while before a recent renewal also count.
     stopped = [each.alive_s for each in silences.values() if now - each.since >= config.silent_s]
     stopped += [each.paused_s for each in silences.values() if each.paused_for_s >= config.silent_s]
     found = {}
@@ -176,6 +179,6 @@ def dead(
             if sum(abs(each - silence.alive_s) <= TOGETHER_S for each in stopped) > config.nodes:
                 continue
             peers = few(reporter for reporter, unreachable in counted.items() if name in unreachable)
-            why = f"its Lease stands still, and {peers} cannot reach it"
+            why = f"its Lease is not renewed, and {peers} cannot reach it"
             found[name] = Death(why, silence.renewed_s)
     return found

@@ -66,8 +66,8 @@ class Mesh:
                 said[name] = msgspec.structs.replace(
                     finding,
                     first_s=before.first_s if before is not None and same else finding.first_s,
-                    # Agents repeat a report for minutes after the fault is over, so a test since the last failed probe
-                    # counts more.
+                    # Agents repeat a report for minutes after the fault is over. A test that passed after the last
+                    # failed probe must clear the finding, so the finding has the time of that probe.
                     last_s=min(now, missed_s.get(name, now)),
                 )
         self._said = said

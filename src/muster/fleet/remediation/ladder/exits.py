@@ -45,7 +45,7 @@ def is_booted(session: NodeRemediation) -> bool:
 
 
 def is_being_replaced(session: NodeRemediation) -> bool:
-    """Return whether a provider was asked to replace the machine: it may do so late, and nothing can call it back."""
+    """Return whether a provider was asked to replace the machine: it may do so late, and the request is final."""
     status = session.status
     return status.rung == "Replace" and last(status, "ReplaceRequested", "Replace") is not None
 
@@ -65,7 +65,7 @@ def passed(session: NodeRemediation, node: RemediationNode, tested: Tested | Non
 
 
 def failed(session: NodeRemediation, node: RemediationNode, tested: Tested | None) -> bool:
-    """Return whether the node failed a test after its current rung did its part."""
+    """Return whether the node failed a test after the action of its current rung."""
     if tested is None or tested.passed or not is_own(tested, node):
         return False
     return tested.time_s > max(tested_after(session, None), seconds(session.status.since))

@@ -117,7 +117,7 @@ def moved(
 def _bounded(steps: tuple[RemediationStep, ...]) -> tuple[RemediationStep, ...]:
     """Return the entries that fit. Of ended episodes, the start of quarantine and the release are kept longest.
 
-    Repeat offenders and breakers are counted from those two, and one remediation alone may have ten entries.
+    Repeat offenders and breakers are counted from these two entries. A single remediation may have ten entries.
     """
     over, begin = len(steps) - HISTORY_MAX, 0
     kept: list[RemediationStep] = []
@@ -155,7 +155,7 @@ def noted(
 
 
 def said(status: NodeRemediationStatus, message: str, held_by: HeldBy | None) -> NodeRemediationStatus:
-    """Return the status with another message and what holds the next rung back."""
+    """Return the status with another message, and with the limit that delays the next rung."""
     text = shortened(message, _MESSAGE_MAX)
     return msgspec.structs.replace(status, generation=status.generation + 1, message=text, held_by=held_by)
 

@@ -25,7 +25,8 @@ from muster.fleet.remediation.plan import Action, Move, Quarantine, ReplaceMachi
 from muster.fleet.remediation.snapshot import Evidence, RemediationNode, StepView, View
 
 NOT_READY = "NotReady"
-"""A rule for which missing evidence does not clear the node: it cannot report, and the reporting nodes may be gone."""
+"""Rule for nodes that cannot report. Missing evidence does not clear such a node, because the nodes that reported it
+may be gone."""
 STEP_OF: dict[Rung, str] = {"ResetGPU": "reset", "Reboot": "reboot"}
 
 
@@ -128,7 +129,7 @@ class Ladder:
             return
         if evidence is None:
             if node.ready:
-                self._release(session, "released: nothing that counts is there any more")
+                self._release(session, "released: no evidence against the node counts any more")
             else:
                 self.hold_count(NOT_READY)
             return
@@ -188,7 +189,10 @@ class Ladder:
 
     def _hand_shared(self, session: NodeRemediation, evidence: Evidence) -> None:
         window_s = self.view.config.shared.window_s
-        text = f"at least {self.view.config.shared.nodes} nodes came by it within {window_s:g} s: no node's own fault"
+        text = (
+            f"at least {self.view.config.shared.nodes} nodes got it within {window_s:g} s, so the cause is outside of "
+            "the nodes"
+        )
         self.hold_count("shared")
         fact = record.Fact(event="SharedFault", fault_key=evidence.key)
         self.enter(session, "Human", f"shared {evidence.key}: {text}", fact=fact, state="NeedsOperator")
@@ -283,7 +287,7 @@ class Ladder:
         if is_being_replaced(session):
             self.actions.append(ReplaceMachine(node=node, session=session.name, generation=status.generation))
         elif evidence is None and node.ready and self._passed_last(node):
-            self.hold(session, "Passed", "it is not replaced: its newest test was passed; it is tested again")
+            self.hold(session, "Passed", "it is not replaced, because it passed its newest test; it is tested again")
         else:
             changed = record.noted(
                 status, self.now, "replace", record.Fact(event="ReplaceRequested"), message="the machine is replaced",
@@ -327,7 +331,7 @@ class Ladder:
         self._to(session, node, following, evidence, why)
 
     def _back_by(self, session: NodeRemediation, node: RemediationNode) -> float:
-        """Return until when a silent node may still be booting. Not if the evidence asks to replace it."""
+        """Return until when a silent node may still be booting: now, if it is not silent or must be replaced."""
         evidence = self.view.evidence.get(node.name)
         asked = evidence is not None and TARGET[evidence.action] == "Replace"
         if asked or (node.ready and node.name not in self.view.dead):
@@ -346,7 +350,7 @@ class Ladder:
         due = self._back_by(session, node) if rung == "Replace" else self.now
         if self.now < due:
             self.wake.append(due)
-            self.hold(session, "Silent", f"{why}; it is not replaced before it has had the time to boot again")
+            self.hold(session, "Silent", f"{why}; it is not replaced before it has had time to boot")
             return
         if rung in MACHINE and node.cordoned:
             self.enter(session, "Human", f"{why}; the node was cordoned by another user or tool", state="NeedsOperator")
