@@ -12,7 +12,7 @@ from muster.gputest.context import Context
 from muster.gputest.operands import random
 
 _PREFERRED = ("bf16", "fp16")
-_BATCHES = 100  # batches in the work time, but none is longer than this:
+_BATCHES = 100  # batches in the work time, but no batch is longer than this:
 _BATCH_S_MAX = 0.5
 _TRIED = 4
 _TERA = 1e12
