@@ -13,6 +13,8 @@ from muster.scheduler.plan import Settings
 DELETED, RESIZED, CONSTRAINED = "deleted", "resized", "constrained"
 WAITED_S = 100.0
 """A change of a waiting job happens within this time after its arrival, or not at all."""
+QUEUED = {"large", "crowd-0"}
+"""Jobs of runs in which a large gang waits in front of others."""
 CROWDED = 0.4
 """Share of runs with many small gangs, so that a large one has to wait."""
 CROWD_MAX = 20
@@ -55,6 +57,7 @@ class Backfill(msgspec.Struct, frozen=True):
         asks_max: see `muster.scheduler.plan.Settings`.
         changes: of users, in jobs that wait.
         faults: of the leader, after requests to leave.
+        calm: all requests arrive, so that the checkers allow no time for what a controller cannot know.
     """
 
     configured: bool = False
@@ -64,6 +67,7 @@ class Backfill(msgspec.Struct, frozen=True):
     asks_max: int = 3
     changes: tuple[Change, ...] = ()
     faults: tuple[AskFault, ...] = ()
+    calm: bool = False
 
     @property
     def text(self) -> str:
@@ -108,6 +112,7 @@ def draw_backfill(seed: int, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[tup
         asks_max=rng.choice((1, 3)),
         changes=tuple(_changes(rng, jobs)),
         faults=tuple(_faults(rng)),
+        calm=rng.random() < (0.7 if QUEUED & {job.name for job in jobs} else 0.1),
     )
     return jobs, backfill
 
@@ -130,6 +135,7 @@ def _with_crowd(rng: random.Random, jobs: tuple[JobSpec, ...], nodes: int) -> tu
             arrives_s=rng.uniform(0, 5) if early else rng.uniform(10, 50),
             runs_s=rng.uniform(15, 50),
             priority_class="",
+            grace_s=rng.choice((2, 10)),
             restarts=(),
             suspended=None,
             limit_s=0,
@@ -154,7 +160,8 @@ def _changes(rng: random.Random, jobs: tuple[JobSpec, ...]) -> list[Change]:
     for _ in range(rng.choice((1, 2))):
         largest = max(gangs, key=lambda job: job.size)
         job = rng.choice((largest, largest, rng.choice(gangs)))
-        kind = rng.choice((DELETED, RESIZED, CONSTRAINED))
+        # The nodes of a pool may be as many as its jobs need: none of them can be excluded.
+        kind = rng.choice((DELETED, RESIZED, DELETED if job.pool else CONSTRAINED))
         found.append(Change(kind, job.name, rng.uniform(0, WAITED_S / 2), rng.randrange(64)))
     return found
 

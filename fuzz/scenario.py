@@ -143,7 +143,12 @@ def scenario(seed: int) -> Scenario:
 def with_backfill(drawn: S) -> S:
     """Return the run with backfill drawn from its seed."""
     jobs, backfill = draw_backfill(drawn.seed, drawn.jobs, drawn.nodes)
-    return msgspec.structs.replace(drawn, jobs=jobs, backfill=backfill)
+    drawn = msgspec.structs.replace(drawn, jobs=jobs, backfill=backfill)
+    if not backfill.calm:
+        return drawn
+    roads = msgspec.structs.replace(drawn.roads, broken=0.0, dark={}) if drawn.roads is not None else None
+    weather = Weather(calm_at=START_S, latency_s=drawn.weather.latency_s)
+    return msgspec.structs.replace(drawn, weather=weather, roads=roads)
 
 
 def _trained(drawn: Scenario, rng: random.Random) -> Scenario:
