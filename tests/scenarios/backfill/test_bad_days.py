@@ -9,7 +9,7 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from tests.scenarios.backfill.conftest import PAUSE, Jobs, state, uninterrupted
-from tests.support.anyserver import BY_RANKS
+from tests.support.anyserver import BY_RANKS, BY_SCHEDULER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -61,6 +61,7 @@ async def test_jobs_that_do_not_listen_or_crash_when_asked_delay_the_job_in_fron
     assert await jobs.wrote("deaf", "began-2-0") == "0", "it never saved"
 
 
+@BY_SCHEDULER
 async def test_job_in_front_is_deleted_and_backfilled_job_runs_on_unasked(jobs: Jobs) -> None:
     await jobs.wide_waits()
     await jobs.train("small", 2, restartable=True)

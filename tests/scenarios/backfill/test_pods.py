@@ -10,6 +10,7 @@ from muster.kube.objects.policy import PodDisruptionBudget
 from tests.scenarios.backfill.gangs import add_restartable, end, gone, record, uids, waits, wide_waits
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.scenarios.scheduler.test_eviction import alive, has_event, run, set_budget
+from tests.support.anyserver import BY_SCHEDULER
 from tests.support.waiting import until
 
 NEVER_RUN_S = 60
@@ -46,6 +47,7 @@ async def test_single_pods_that_declare_it_are_backfilled_and_evicted_only_as_th
     assert await cluster.bound("witness") == {}
 
 
+@BY_SCHEDULER
 async def test_pods_whose_limit_ends_in_time_run_on_reserved_nodes_and_are_never_asked(cluster: Cluster) -> None:
     await cluster.add_nodes(3)
     cluster.schedule()
@@ -103,6 +105,7 @@ async def test_the_gang_in_front_is_deleted_and_the_backfilled_one_keeps_its_nod
     assert placement.status.phase == "Bound"
 
 
+@BY_SCHEDULER
 async def test_a_node_of_the_reservation_breaks_and_no_gang_is_asked_until_it_is_back(cluster: Cluster) -> None:
     await wide_waits(cluster)
     await add_restartable(cluster, "small", 1)
