@@ -102,7 +102,7 @@ def draw_backfill(seed: int, jobs: tuple[JobSpec, ...], nodes: int) -> tuple[tup
     """
     rng = random.Random(f"backfill {seed}")
     jobs = _with_crowd(rng, jobs, nodes)
-    share, answering = rng.choice((0.0, 0.5, 0.5, 1.0)), rng.choice((0.0, 0.7, 1.0))
+    share, answering = rng.choice((0.0, 0.5, 0.5, 1.0)), rng.choice((0.0, 0.7, 0.7, 1.0))
     jobs = tuple(_with_restarts(rng, job, share, answering) for job in jobs)
     backfill = Backfill(
         configured=rng.random() < 0.7,
@@ -135,7 +135,7 @@ def _with_crowd(rng: random.Random, jobs: tuple[JobSpec, ...], nodes: int) -> tu
             arrives_s=rng.uniform(0, 5) if early else rng.uniform(10, 50),
             runs_s=rng.uniform(15, 50),
             priority_class="",
-            grace_s=rng.choice((2, 10)),
+            grace_s=rng.choice((2, 10, 10)),
             restarts=(),
             suspended=None,
             limit_s=0,

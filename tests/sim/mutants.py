@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from muster.api.training_job_status import Restarts
 from muster.kube.client import Client
 from muster.kube.leader import Term
 from muster.scheduler import decide, state
@@ -265,7 +266,7 @@ def charge_who_was_asked(stack: ExitStack) -> None:
 
 
 def _charged(action: WriteStatus) -> WriteStatus:
-    restarts = action.status.restarts
+    restarts = action.status.restarts or Restarts()
     restarts = replace(restarts, infrastructure=restarts.infrastructure + 1)
     return replace(action, status=replace(action.status, restarts=restarts))
 
