@@ -1,4 +1,4 @@
-"""Runs many seeds, or one again: `python -m fuzz --help`. The last line is JSON where asked for."""
+"""Runs many seeds, or one again: `python -m fuzz --help`. With `--json`, the last line is JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.sim.virtual.loop import START_S
 
 
 def main(arguments: list[str]) -> int:
-    """Return 1 where an invariant did not hold, else 0."""
+    """Return 1 if an invariant did not hold, else 0."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--trace", action="store_true", help="print what controllers and users asked of the API server")

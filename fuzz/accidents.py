@@ -19,9 +19,9 @@ from muster.sim.nodes import SimNodes
 from muster.sim.virtual.cluster import VirtualCluster
 
 WAITS_S = 120.0
-"""An accident waits for its job to run for so long, and does not happen after that."""
+"""If its job does not run within this time, an accident does not happen."""
 ACCIDENTS = 0.6
-"""Share of runs that have any."""
+"""Share of runs with accidents."""
 LAUNCHERS = ("mpi", "mpi", "mpi", "none", "torchrun")
 NODE_DELETED, RELABELLED, PLACEMENT_DELETED = "node-deleted", "relabelled", "placement-deleted"
 SPEC_EDITED, SUSPENDED, STATUS_EDITED = "spec-edited", "suspended", "status-edited"
@@ -112,7 +112,7 @@ def draw_ranks(rng: random.Random, jobs: Sequence[JobSpec]) -> tuple[JobSpec, ..
 
 
 def draw_accidents(rng: random.Random, jobs: Sequence[JobSpec]) -> tuple[Accident, ...]:
-    """Draw what happens by accident; which kinds there are is drawn first."""
+    """Draw the accidents: first their kinds, then the accidents themselves."""
     gangs = [job for job in jobs if not job.single]
     if rng.random() >= ACCIDENTS or not gangs:
         return ()
@@ -137,15 +137,15 @@ def draw_accidents(rng: random.Random, jobs: Sequence[JobSpec]) -> tuple[Acciden
 
 
 class Accidents:
-    """Has accidents happen.
+    """Carries out accidents.
 
     Args:
         cluster: where.
-        nodes: the machines, which live on.
+        nodes: the machines, which keep running.
         view: what the API server holds.
         training: the jobs.
-        is_spared: whether a node is left alone, as other faults befall it.
-        register: makes the Node object of a machine that lives on again.
+        is_spared: returns whether a node is left alone, because it has other faults.
+        register: creates the Node object of a running machine again.
     """
 
     def __init__(

@@ -16,11 +16,11 @@ class Violated(AssertionError):
 
 
 class Checker:
-    """Hears of every change after it was applied to the view.
+    """Base of checkers. Its methods are called for each change, after the change was applied to the view.
 
     Args:
         view: what the API server holds.
-        stale_s: how old the scheduler's knowledge may be in this run, through no fault of its own.
+        stale_s: how old the scheduler's knowledge may be in this run because of injected faults.
     """
 
     name = ""
@@ -40,13 +40,13 @@ class Checker:
         """A Placement changed."""
 
     def job(self, name: str, old: Obj, new: Obj) -> None:
-        """The status of a training job changed; `old` is empty where the job is new."""
+        """The status of a training job changed; `old` is empty if the job is new."""
 
     def second(self) -> None:
         """A second has passed."""
 
     def fail(self, what: str) -> None:
-        """Say that the invariant does not hold; the run ends."""
+        """Report that the invariant does not hold, and end the run."""
         self.view.fail(Violated(f"{self.name}: {what} (at {self.view.now:.3f})"))
 
 
@@ -75,7 +75,7 @@ def just_bound(old: PodFacts | None, new: PodFacts | None) -> bool:
 
 
 class NoNodeOverCapacity(Checker):
-    """Pods bound to a node never ask for more than it has."""
+    """The pods bound to a node never request more than the node has."""
 
     name = "no node over capacity"
 
@@ -114,7 +114,7 @@ class NothingWhereItDoesNotFit(Checker):
 
 
 class NothingBesideWhatItKeepsApartFrom(Checker):
-    """Of pods that are to be apart no two are in one zone."""
+    """Pods whose anti-affinity excludes each other are never in the same zone."""
 
     name = "no rule about pods broken"
 
@@ -183,7 +183,7 @@ class NoRoomGivenTwice(Checker):
                 self.fail(f"{name} has {capacity} m{resource}: pods take {used}, slots keep {kept}; last came {what}")
 
     def _kept_out(self, placement: PlacementFacts, slot: int, node: NodeFacts) -> bool:
-        """Returns whether the node went to another team: a slot without a pod there keeps no room on it."""
+        """Returns whether the node went to another team. A slot without a pod then reserves no room on the node."""
         pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
         versions = [each for each in self.view.nodes[node.name] if each.until >= self.view.now - self.stale_s]
         owners = [taint for each in versions for taint in each.taints if taint["key"] == LABEL_TEAM]

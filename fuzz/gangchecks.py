@@ -162,7 +162,7 @@ class NoSlotLost(Checker):
                 self._ended[uid] = self.view.now
 
     def _saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
-        """A node that policy denies to pods serves no more."""
+        """Record a node to which a policy denies bindings: it counts as not usable."""
         if code == 403 and request.path.endswith("/binding"):
             self._denied.add(decode(request.body)["target"]["name"])
 

@@ -19,7 +19,7 @@ class Mode:
 
     Attributes:
         command: runs them from a shell, with the options that make the same seed the same run.
-        source: of machines and tasks; None where a run is none of the fleet's controllers.
+        source: of machines and tasks; None for runs without the fleet's controllers.
         health: a run with remediation and preflight.
     """
 

@@ -1,4 +1,4 @@
-"""A run drawn from a seed: the cluster, the jobs, and what goes wrong when."""
+"""A run drawn from a seed: the cluster, the jobs and the faults."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def disturbed_until(self) -> float:
-        """Returns when the weather no longer keeps controllers from acting."""
+        """Returns when injected faults no longer keep controllers from acting."""
         weather = self.weather
         ends = [window.end for windows in weather.partitions.values() for window in windows]
         ends += [window.end for window in weather.slow]
@@ -95,7 +95,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def stale_s(self) -> float:
-        """Returns how old a leader's knowledge may be without a fault of its own."""
+        """Returns how old a leader's knowledge may be because of injected faults."""
         weather = self.weather
         stale_s = 3.0 + 45.0 * bool(weather.mute)
         if weather.slow:
@@ -193,7 +193,7 @@ def with_accidents(drawn: S) -> S:
 
 
 def draw_weather(rng: random.Random, nodes: int, replicas: int) -> Weather:
-    """Draw what goes wrong between controllers and the API server."""
+    """Draw failures between controllers and the API server."""
     if rng.random() < 0.4:
         late = rng.choice((0.0, rng.uniform(0, 0.3)))
         return Weather(calm_at=START_S + FAULTS_S, latency_s=rng.choice((0.001, 0.01)), late=late)
@@ -226,7 +226,7 @@ def draw_weather(rng: random.Random, nodes: int, replicas: int) -> Weather:
 
 
 def _handover(rng: random.Random) -> Weather:
-    """Leaders lose the lease while their bindings still arrive, late. All else is in time, or they would do nothing."""
+    """Let leaders lose the lease while their bindings arrive late. Other requests are in time, so that leaders plan."""
     mute: dict[str, tuple[Window, ...]] = {}
     at = START_S
     for turn in range(4):
@@ -245,7 +245,7 @@ def _denied(rng: random.Random, nodes: int) -> dict[str, tuple[Window, int]]:
 
 
 def draw_node_faults(rng: random.Random, nodes: int) -> tuple[NodeFault, ...]:
-    """Draw what happens to nodes."""
+    """Draw faults of nodes."""
     found = []
     for number in rng.sample(range(nodes), rng.choice((0, 0, 1, NODE_FAULTS_MAX))):
         start = rng.uniform(1, FAULTS_S)
@@ -255,7 +255,7 @@ def draw_node_faults(rng: random.Random, nodes: int) -> tuple[NodeFault, ...]:
 
 
 def draw_replica_faults(rng: random.Random, replicas: int) -> tuple[ReplicaFault, ...]:
-    """Draw what happens to replicas."""
+    """Draw faults of replicas."""
     found = []
     for _ in range(rng.choice((0, 1, 2, 4))):
         kind = rng.choice(("kill", "kill", "stop", "halt"))

@@ -200,12 +200,12 @@ class View:
         return self._clock()
 
     def node(self, name: str) -> NodeFacts | None:
-        """The present version of a node, None where it is gone."""
+        """The present version of a node; None if it is gone."""
         versions = self.nodes.get(name)
         return versions[-1] if versions and versions[-1].until == float("inf") else None
 
     def object(self, storage: str, namespace: str, name: str) -> Obj | None:
-        """An object as it is stored; None where there is none."""
+        """An object as it is stored; None if it does not exist."""
         found = self._store.define(storage).items.get(f"{namespace}/{name}")
         return found.object() if found is not None else None
 

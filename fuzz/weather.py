@@ -15,7 +15,7 @@ LATEST_S = 8.0
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A time during which something is the case, in virtual seconds since the epoch."""
+    """A period, in virtual seconds since the epoch."""
 
     start: float
     end: float
@@ -26,7 +26,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Weather(msgspec.Struct, frozen=True):
-    """How requests and watches fare. Rates are shares of all requests.
+    """Failures of requests and watches. Rates are shares of all requests.
 
     Attributes:
         calm_at: nothing goes wrong from then on.
@@ -68,7 +68,7 @@ class Weathered:
     """The fates of one client's requests."""
 
     def denied(self, method: str, path: str, body: bytes) -> int:
-        """Return the status with which a policy refuses a request, 0 where it does not."""
+        """Return the status with which a policy refuses a request; 0 if it does not."""
         if method == "POST" and path.endswith("/binding"):
             for node, (window, status) in self._weather.denied.items():
                 if window.holds(self._loop.now) and f'"{node}"'.encode() in body:
@@ -83,7 +83,7 @@ class Weathered:
         self._rng = rng
 
     def request(self, method: str, path: str) -> Fate:
-        """Draw what becomes of a request."""
+        """Draw the outcome of a request."""
         weather, rng, now = self._weather, self._rng, self._loop.now
         if any(window.holds(now) for window in self._partitions):
             return Fate(lost=True)

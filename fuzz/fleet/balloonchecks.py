@@ -6,7 +6,7 @@ from fuzz.checks import PatientChecker
 from fuzz.view import PodFacts
 
 LEAVES_S = 30.0
-"""A balloon has left a node that must be left alone by then: it is deleted at once, and ends within a second."""
+"""Time limit for a balloon to leave a node that must be free of balloons. It is deleted at once and ends within 1 s."""
 WAITS_S = 60.0
 """A balloon that the scheduler does not place is deleted after 15 s."""
 
@@ -38,7 +38,7 @@ class NoBalloonInTheWay(PatientChecker):
         return node.takes(pod)
 
     def at_rest(self) -> None:
-        """None waits."""
+        """Fail if a balloon waits for a node."""
         waiting = sorted(pod.name for pod in self.view.pods.values() if pod.rank == 2 and not pod.node)
         if waiting:
             self.fail(f"at rest {', '.join(waiting)} waits for a node")

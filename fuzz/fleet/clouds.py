@@ -1,4 +1,4 @@
-"""Machines by the hour: a simulated cloud, the way to it, and machines that boot and vanish."""
+"""A simulated cloud: requests to it, and machines that boot and disappear."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.process import Process
 
 TIMEOUT_S = 15.0
-"""A request is given up after this; what takes effect of it has taken effect by then."""
+"""Time limit of a request. After it, the request has no further effect."""
 _LOOK_S = 1.0
 _FORGOTTEN_S = 60.0
 """The cloud's own controller removes Node objects of machines that are gone (Kubernetes: cloud controller manager)."""
@@ -45,7 +45,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class CloudWeather(msgspec.Struct, frozen=True):
-    """How requests fare until `calm_at`; rates are shares of all."""
+    """Failures of requests until `calm_at`. Rates are shares of all requests."""
 
     calm_at: float
     throttled: float = 0.0
@@ -61,21 +61,21 @@ class CloudWeather(msgspec.Struct, frozen=True):
 
 
 class Way:
-    """The way to a cloud: what is asked arrives late, is throttled, or is never answered.
+    """The connection to a cloud: requests arrive late, are throttled, or get no answer.
 
     Args:
         cluster: whose time it is.
-        weather: how requests fare.
+        weather: failures of requests.
         rng: source of fates.
     """
 
     def __init__(self, cluster: VirtualCluster, weather: CloudWeather, rng: random.Random) -> None:
         self._cluster, self._weather, self._rng = cluster, weather, rng
         self.far = Process("cloud")
-        """What happens over there."""
+        """The process in which the cloud acts."""
 
     async def ask(self, act: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Carry a request out over there, whatever becomes of who sent it. Raises ProviderError."""
+        """Execute a request at the cloud, even if its sender is killed. Raises ProviderError."""
         weather, rng = self._weather, self._rng
         calm = self._cluster.loop.now >= weather.calm_at
         draw = rng.random()
@@ -129,12 +129,12 @@ class Cloud:
         self._joining: dict[str, asyncio.Task[None]] = {}
         self.simulated = SimulatedCloud(cluster.loop.time)
         self.labels: dict[str, dict[str, str]] = {}
-        """Of the machines of each group."""
+        """Labels of the machines of each group."""
         self.held: dict[str, bool] = {}
         """Groups whose kubelets register with the taint of joining nodes."""
 
     def group(self, name: str, size: int, labels: Mapping[str, str], *, held: bool) -> None:
-        """Make a group."""
+        """Create a group."""
         weather = self._weather
         self.simulated.groups[name] = SimulatedGroup(size=size, boot_s=weather.boot_s, stop_s=weather.stop_s)
         self.labels[name], self.held[name] = dict(labels), held
@@ -147,7 +147,7 @@ class Cloud:
         return found
 
     async def set_size(self, pool: PoolSpec, size: int) -> None:
-        """Have it keep so many."""
+        """Set the size of a group."""
 
         async def act() -> None:
             self._asked("set_size", pool, size, "")
@@ -156,7 +156,7 @@ class Cloud:
         await self._way.ask(act)
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
-        """Delete one."""
+        """Delete an instance."""
 
         async def act() -> None:
             size = self.simulated.groups[pool.group].size - (not replace)
@@ -166,12 +166,12 @@ class Cloud:
         await self._way.ask(act)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""
 
     # Over there
 
     def strike(self, trouble: Trouble) -> None:
-        """Trouble begins."""
+        """Begin a failure of the cloud."""
         group = self.simulated.groups[trouble.group]
         if trouble.kind in ("full", "silent"):
             group.available, group.silent = len(group.instances), trouble.kind == "silent"
@@ -185,12 +185,12 @@ class Cloud:
                 instance.gone_at = self._cluster.loop.now
 
     def relent(self, trouble: Trouble) -> None:
-        """It is over."""
+        """End a failure of the cloud."""
         group = self.simulated.groups[trouble.group]
         group.available, group.silent, group.deaf, group.never_join = 1 << 30, False, False, 0
 
     async def run(self) -> None:
-        """Have machines boot, register and vanish."""
+        """Let machines boot, register and disappear, until cancelled."""
         up: dict[str, None] = {}
         while True:
             self.simulated.advance()

@@ -20,7 +20,7 @@ _TEMPLATE = "pod-template"
 
 
 class Deployments:
-    """Keeps as many pods of each Deployment as it says, all of its present template.
+    """Keeps the number of pods that each Deployment requests, all from its current template.
 
     Of pods too many those go first that have no node, then those of lower deletion cost, then the newest (Kubernetes
     docs, "ReplicaSet": scaling down).

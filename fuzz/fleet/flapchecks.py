@@ -1,4 +1,4 @@
-"""Invariant: nodes do not change hands because one of them was away for a moment."""
+"""Invariant: nodes do not change teams because of a short outage of a node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMING_S = 1.0
 
 
 class NothingMovesForAFlap(Checker):
-    """If every team has its share, a node changes hands only after another one was broken for long enough.
+    """If every team has its share, a node changes teams only after another node was broken for long enough.
 
     A new leader starts from the nodes' present state. The check applies once the last configuration is in force, in
     pools whose numbers leave no choice: pools with a percentage for at most one team.
@@ -35,7 +35,7 @@ class NothingMovesForAFlap(Checker):
         trace: reports who leads.
         stale_s: as for all.
         shares: the number of nodes of each team, by pool.
-        begins: when that is known to every leader.
+        begins: when every leader knows these numbers.
     """
 
     name = "nothing moves for a node that was away for a moment"

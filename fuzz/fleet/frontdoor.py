@@ -66,7 +66,7 @@ class FrontDoor:
         return dataclasses.replace(request, body=encode(json_patch(decode(request.body), patch)))
 
     def _metrics(self) -> str:
-        """The families that tell how much it has to do; nothing here takes time."""
+        """The metrics of the API server's load, which is always low in a simulation."""
         lines = ["process_start_time_seconds 1", 'apiserver_current_inflight_requests{request_kind="mutating"} 1']
         lines += [f'apiserver_request_total{{code="{code}",verb="GET"}} {n}' for code, n in sorted(self._codes.items())]
         return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Invariant: a team's gang does not wait for borrowers of the team's nodes longer than their grace."""
+"""Invariant: a team's gang waits for borrowers of the team's nodes at most for the borrowers' grace."""
 
 from __future__ import annotations
 

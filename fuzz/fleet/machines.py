@@ -14,7 +14,7 @@ from muster.sim.replay.table import BadTrace
 from muster.sim.replay.traces import read_trace
 
 POOL_MIN = 4
-"""Machines of one kind, at least, to make a pool of."""
+"""The smallest number of machines of one kind for a pool."""
 _GPUS_PER_NODE = 8
 _OWN_NODES = (NodeShape("", 8, 96_000, 1_048_576, "X8"), NodeShape("", 4, 64_000, 524_288, "X4"))
 

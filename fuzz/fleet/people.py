@@ -1,4 +1,4 @@
-"""Timed changes of nodes and ConfigMaps by people and by other programs."""
+"""Timed changes of nodes and ConfigMaps by users, operators and other programs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Deed(msgspec.Struct, frozen=True):
 
     Kinds:
         hand: labels and taints a node for team `value`.
-        unhand: takes that away.
-        strip: takes label and taint of a team away, whatever set them.
+        unhand: removes them.
+        strip: removes label and taint of a team, even if Muster set them.
         taint, untaint: the taint with key `value`.
         config: writes the ConfigMap of teams.
         unconfig: deletes it.
@@ -38,14 +38,14 @@ class Deed(msgspec.Struct, frozen=True):
 
 
 class People:
-    """Carries out the deeds.
+    """Executes the actions.
 
     Args:
         cluster: where.
         names: of the nodes, by number.
 
     Attributes:
-        by_hand: node -> the team that a person set; Muster must not change such a node.
+        by_hand: node -> the team that a user set by hand; Muster must not change such a node.
         moving: whether a node may change hands under a running gang by the ConfigMap in force, and since when.
     """
 
@@ -56,7 +56,7 @@ class People:
         self._moves = False
 
     def do(self, deed: Deed) -> None:
-        """Do it now."""
+        """Execute an action now."""
         if deed.kind in ("config", "unconfig"):
             self._configure(deed)
             return
@@ -81,7 +81,7 @@ class People:
             self._write(name, kept, {LABEL_TEAM: None})
 
     def gone(self, name: str) -> None:
-        """The Node object was deleted, and with it what was said on it."""
+        """Forget the labels and taints of a deleted Node object."""
         self.by_hand.pop(name, None)
 
     def may_move(self, within_s: float) -> bool:

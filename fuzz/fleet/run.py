@@ -1,4 +1,4 @@
-"""Carries a scenario with teams, balloons, joins and scaling out: all of them work in every replica."""
+"""Runs a scenario with teams, balloons, joins and scaling. All of these controllers run in every replica."""
 
 from __future__ import annotations
 

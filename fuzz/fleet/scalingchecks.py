@@ -22,10 +22,10 @@ STATES = frozenset({
 
 
 class NoNodeTakenFromAnybody(Checker):
-    """No machine is given back on which a pod or a slot is; no pool comes below its least or above its largest size.
+    """No machine with a pod or a slot is deleted, and each pool's size stays between its minimum and its maximum.
 
     Attributes:
-        groups: those of the cloud.
+        groups: the groups of the cloud.
     """
 
     name = "no node taken from anybody, no pool out of its bounds"
@@ -35,7 +35,7 @@ class NoNodeTakenFromAnybody(Checker):
         self.groups: Mapping[str, SimulatedGroup] = {}
 
     def asked(self, what: str, pool: PoolSpec, size: int, instance: str) -> None:
-        """The cloud is about to do something."""
+        """Check a request before the cloud executes it."""
         group = self.groups[pool.group]
         if what == "set_size" and size > pool.max:
             self.fail(f"{pool.name} is to have {size} machines, {pool.max} are the most")

@@ -1,4 +1,4 @@
-"""A run with teams and machines of a cloud, drawn from a seed: pools, who owns what, jobs, and what goes wrong when."""
+"""A run with teams and machines of a cloud, drawn from a seed: pools, owners, jobs and faults."""
 
 from __future__ import annotations
 
@@ -48,15 +48,16 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class FleetScenario(Scenario, frozen=True, kw_only=True):
-    """Everything about such a run but the code it tests.
+    """The input of such a run.
 
     Attributes:
         pools: the nodes that are there from the start.
-        shares: who is to own how many in the end, by pool.
-        deeds: what people do.
+        shares: by pool, the number of nodes that each team must own in the end.
+        deeds: actions of users and operators.
         scaled: pools of the cloud, all with the same machines.
-        machine: what these are.
-        cloud: how requests to it fare; `troubles` is what goes wrong there.
+        machine: the resources of these machines.
+        cloud: failures of requests to the cloud.
+        troubles: failures of the cloud itself.
         balloons: text of their ConfigMap.
     """
 
@@ -76,7 +77,7 @@ class FleetScenario(Scenario, frozen=True, kw_only=True):
 
     @property
     def disturbed_until(self) -> float:
-        """Returns when neither weather nor people keep controllers from acting."""
+        """Returns when injected faults, users and operators no longer keep controllers from acting."""
         ends = [START_S + deed.at for deed in self.deeds] + [each.end for each in self.troubles]
         return max(super().disturbed_until, self.cloud.calm_at, *ends)
 

@@ -1,1 +1,1 @@
-"""Node health in simulated clusters: agents, machines and tests are modelled, what works under the lease is real."""
+"""Node health in simulated clusters: agents, machines and tests are models, and the controllers are real."""

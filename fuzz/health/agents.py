@@ -1,4 +1,4 @@
-"""Agents of nodes: what they saw on their own machine, and which others they do not reach."""
+"""Models of node agents: they report findings of their own machine, and peers that they cannot reach."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from muster.sim.virtual.cluster import VirtualCluster
 
 HEALTHS = "/apis/muster.dev/v1alpha1/nodehealths"
 AGAIN_S = 5.0
-"""An agent that cannot write tries again."""
+"""Pause before an agent retries a failed write."""
 TURN_S, TURNS = 5.0, 3
-"""Each looks at its peers once in so many turns."""
+"""Each agent probes its peers once in this many turns."""
 DRIVER, NEW_DRIVER = "570.1", "580.2"
 LOOKS = 2
-"""A failure is reported after this many in a row."""
+"""A failure is reported after this many consecutive failed probes."""
 REPORT_EVERY_S, HEARTBEAT_S = 60.0, 301.0
-"""A lasting finding is reported again after this, and so is an unchanged state."""
+"""A lasting finding, or an unchanged state, is reported again after this time."""
 SETTLES_S = 120.0
 """After nodes have come or gone, others look at some: twice each, before the controller waits and says so."""
 BELIEVED_S = 445.0
-"""An older record does not count, whatever it says of peers: 400 s by the clock of a leader that may be slow."""
+"""An older record does not count as a report about peers: 400 s by the clock of a leader, which may be slow."""
 
 
 def moment(seconds: float) -> str:
-    """A time as agents and people write it, to the microsecond."""
+    """Return a time in the form that agents and users write, in microseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -52,7 +52,7 @@ class Network:
         self._cuts: list[tuple[Cut, frozenset[str]]] = []
 
     def begin(self, cut: Cut) -> None:
-        """It is cut now."""
+        """Begin a partition."""
         names = frozenset(f"node-{number:05d}" for number in cut.nodes)
         self._cuts.append((cut, names))
         if cut.kind != "shunned":
@@ -60,7 +60,7 @@ class Network:
                 self._nodes.cut_off(name)
 
     async def end(self, cut: Cut) -> None:
-        """It is over."""
+        """End a partition."""
         self._cuts = [each for each in self._cuts if each[0] is not cut]
         for number in cut.nodes:
             await self._nodes.heal(f"node-{number:05d}")
@@ -71,7 +71,7 @@ class Network:
         return node is not None and node.alive and not self._apart(name, other)
 
     def alone_with(self, name: str) -> frozenset[str]:
-        """The nodes that are cut off from all others and the API server with this one; none where it is not."""
+        """The nodes that are cut off together with this one from all others and the API server; empty if it is not."""
         return next((each for cut, each in self._cuts if cut.kind == "island" and name in each), frozenset())
 
     def is_split(self) -> bool:
@@ -88,7 +88,7 @@ class Agents:
     Args:
         cluster: where they write.
         nodes: their machines.
-        silent: whether the agent of a node says nothing, though its machine is up.
+        silent: returns whether the agent of a node does not report, although its machine is up.
     """
 
     def __init__(self, cluster: VirtualCluster, nodes: SimNodes, silent: Callable[[str], bool]) -> None:
@@ -103,10 +103,10 @@ class Agents:
         self._peers: Mapping[str, tuple[str, ...]] = {}
         self.writing = 0
         self.drivers: dict[str, str] = {}
-        """By UID of the node, where it is not the first one."""
+        """The driver by UID of the node, if it is not the first driver."""
 
     def later(self, name: str, finding: Obj, after_s: float) -> None:
-        """The agent has found something, and reports it after this delay."""
+        """Let the agent report a finding after this delay."""
         at = moment(self._cluster.loop.now)
         self.writing += 1
         self._cluster.loop.call_later(
@@ -114,7 +114,7 @@ class Agents:
         )
 
     def _tell(self, name: str, uid: str, finding: Obj) -> None:
-        """The agent reports a finding, unless another node has the name by now."""
+        """Report a finding, unless another node has the name now."""
         if self.uid(name) != uid or self._silent(name) or not uid:
             self.writing -= 1
         elif not self._hears(name):
@@ -124,7 +124,7 @@ class Agents:
             self._write(name, uid, finding)
 
     def _write(self, name: str, uid: str, *found: Obj) -> None:
-        """As an agent does: the whole record, of this node."""
+        """Write the whole record of this node, as an agent does."""
         if self._of.get(name) != uid:
             self._of[name], self._found[name] = uid, {}
         for each in found:
@@ -147,7 +147,7 @@ class Agents:
     # The mesh
 
     async def look_on(self) -> None:
-        """Have all look at their peers, by turns."""
+        """Let all agents probe their peers, by turns."""
         turn = 0
         while True:
             self._read_list()
@@ -183,7 +183,7 @@ class Agents:
     # What the API server holds of a node
 
     def uid(self, name: str) -> str:
-        """Of the Node; "" where there is none."""
+        """Return the UID of the Node; "" without a Node."""
         node = self._node(name)
         return str(node["metadata"]["uid"]) if node is not None else ""
 
@@ -214,7 +214,7 @@ class Agents:
         )
 
     def is_settling(self) -> bool:
-        """Whether some look at other peers than before, and the controller may not have said yet what they see."""
+        """Whether some agents probe other peers than before, and the controller may not have evaluated that yet."""
         return self._cluster.loop.now < self._list_at + SETTLES_S
 
     def watchers(self, name: str) -> list[str]:

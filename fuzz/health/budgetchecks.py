@@ -12,17 +12,17 @@ from fuzz.view import View
 from muster.embedded.apiserver.request import Request
 
 SLACK_S = 20.0
-"""Between the moment something was decided and the one at which the API server has it."""
+"""Time from a decision until the API server has the write."""
 
 
 class NeverOverBudgetOrBreaker(HealthChecker):
-    """Counted when a node goes out of use, or is worked on. A taint comes first, and is written in a session soon.
+    """Budgets and breakers hold when a node goes out of use or is worked on. The taint is written before the session.
 
     Args:
         view: what the API server holds.
         stale_s: as for all.
         facts: of node health.
-        scenario: says how much may be done.
+        scenario: has the limits.
     """
 
     name = "never over a budget or breaker"
@@ -75,7 +75,7 @@ class NeverOverBudgetOrBreaker(HealthChecker):
             self._went_out(node, asked=session is not None and session.asked_for)
 
     def _went_out(self, node: NodeState, *, asked: bool) -> None:
-        """A person's request counts, and is carried out in spite of all other limits."""
+        """Check the limits when a node goes out of use. Requests of operators count, but no limit stops them."""
         out, now = list(self._out.values()), self.view.now
         lately = self._lately[node.pool] = [
             *(one for one in self._lately[node.pool] if one[0] > now - self._window_s),
@@ -119,7 +119,7 @@ class NoWriteOfOthersUndone(HealthChecker):
             self._cordoned[new.name] = new.cordoned
 
     def saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
-        """Hears every request."""
+        """Check a request to the API server."""
         if not client.startswith("controller-") or not request.path.startswith("/api/v1/nodes/") or code >= 300:
             return
         if request.method == "DELETE" or (request.method in ("PATCH", "PUT") and b'"unschedulable"' in request.body):

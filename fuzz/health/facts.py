@@ -42,7 +42,7 @@ class NodeState(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Something that speaks against a node: a finding, or a test that was not passed."""
+    """Evidence against a node: a finding or a failed test."""
 
     code: str
     time: float
@@ -59,7 +59,7 @@ class Tested(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a person asked for."""
+    """A request of an operator."""
 
     action: str
     time: float
@@ -81,7 +81,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def out(self) -> bool:
-        """Returns whether it says that the node is out of use."""
+        """Returns whether the session takes the node out of use."""
         return self.state != "Released" and any(each.rung == "Quarantine" for each in self.episode)
 
     @property
@@ -91,17 +91,17 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def asked_for(self) -> bool:
-        """Returns whether a person asked to take the node out of use: budgets do not apply then."""
+        """Returns whether an operator asked to take the node out of use. Budgets do not apply then."""
         return any(each.rung == "Quarantine" and each.event == "Requested" for each in self.episode)
 
     @property
     def found_dead(self) -> bool:
-        """Returns whether it says that the node was found dead."""
+        """Returns whether the node was found dead."""
         return any(each.key == DEAD for each in self.episode)
 
     @property
     def works(self) -> bool:
-        """Returns whether something is done about the node."""
+        """Returns whether the node is worked on."""
         return self.state == "Open" and self.rung in WORKING
 
     @property
@@ -146,19 +146,19 @@ class HealthFacts:
         self.boots: dict[str, str] = {}
         self.booted_at: dict[str, float] = {}
         self.against: defaultdict[str, dict[tuple[str, float], Seen]] = defaultdict(dict)
-        """By UID of the node, all that ever spoke against it."""
+        """By UID of the node, all evidence against it."""
         self.tests: defaultdict[str, list[Tested]] = defaultdict(list)
         self.ended: dict[str, float] = {}
         """By UID of the node, when a test on it ended last; what its record says is by the clock of a leader."""
         self.sessions: dict[str, Session] = {}
         self.pleas: defaultdict[str, list[Asked]] = defaultdict(list)
-        """By UID of the node, all that people asked for."""
+        """By UID of the node, all requests of operators."""
         self.on_node: list[NodeHears] = []
         self.on_session: list[SessionHears] = []
         store.listeners.append(self._changed)
 
     def session_of(self, node: NodeState) -> Session | None:
-        """The session of this very node."""
+        """The session of the node with this UID."""
         return next((each for each in self.sessions.values() if each.node_uid == node.uid), None)
 
     def is_out(self, node: NodeState) -> bool:

@@ -1,4 +1,4 @@
-"""Invariants: a healthy machine is not replaced, and a live one is not taken for dead."""
+"""Invariants: a healthy machine is not replaced, and a live node is not treated as dead."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from fuzz.view import View
 from fuzz.weather import LATEST_S
 
 INCIDENTS = 2
-"""So often the same code that asks for a reboot has the default policy replace the machine."""
+"""If a code that asks for a reboot is reported this often, the default policy replaces the machine."""
 LONG_S = 300.0
 """A rung that was entered because of how a machine was is left again within this: the longest deadline of one."""
 
 
 class NoHealthyMachineReplaced(HealthChecker):
-    """Replaced is only what is in quarantine, empty, on that rung, and not sound.
+    """A machine is replaced only if its node is in quarantine, empty and on the rung Replace, and if it is broken.
 
     Args:
         view: what the API server holds.
         stale_s: as for all.
         facts: of node health.
         truth: how machines are.
-        evidence: asked whether anything speaks against the node.
-        moves: knows who came to a node when.
+        evidence: knows the evidence against nodes.
+        moves: knows when pods were bound to a node.
     """
 
     name = "no healthy machine replaced"
@@ -51,7 +51,7 @@ class NoHealthyMachineReplaced(HealthChecker):
             self._on_rung[old.node_uid] = self.view.now
 
     def replaced(self, name: str, uid: str) -> None:
-        """A machine is about to be deleted, and another one to take its place."""
+        """Check a machine before it is replaced."""
         self.count += 1
         state = self._facts.nodes.get(name)
         if state is None or state.uid != uid:
@@ -81,7 +81,7 @@ class NoHealthyMachineReplaced(HealthChecker):
 
 
 class NoLiveNodeTakenForDead(HealthChecker):
-    """A node is taken for dead only if it is off, or if so few are cut off that this cannot be distinguished.
+    """A node is treated as dead only if it is off, or if it cannot be distinguished from a node that is off.
 
     Args:
         view: what the API server holds.
@@ -96,7 +96,7 @@ class NoLiveNodeTakenForDead(HealthChecker):
         super().__init__(view, stale_s, facts)
         self._truth = truth
         self.found = set[str]()
-        """By UID, those that were taken for dead."""
+        """UIDs of nodes that were treated as dead."""
         facts.on_session.append(self._session)
 
     def _session(self, old: Session | None, new: Session) -> None:

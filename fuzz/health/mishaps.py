@@ -1,13 +1,13 @@
-"""Mishaps of machines, their networks and their operators; and how machines carry out requests."""
+"""Faults of machines and networks, requests of operators, and how machines execute resets and reboots."""
 
 from __future__ import annotations
 
 import msgspec
 
 LAST_WOUND_S = 150.0
-"""Nothing breaks by itself after this."""
+"""No fault begins after this time."""
 QUARANTINES, RESETS, REBOOTS, REPLACES, DRIVERS = "48", "46", "79", "951", "950"
-"""Codes of the check `xid`, by what the policy of these runs makes of them; the last one is a driver's."""
+"""Codes of the check `xid`, by the action that the policy of these runs takes; the last one is a driver's."""
 POLICY = f"""
 version: 1
 revision: simulated
@@ -63,7 +63,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Plea(msgspec.Struct, frozen=True):
-    """A person's request: `Quarantine` or `Release` of a node; before a release the machine is mended."""
+    """An operator's request: `Quarantine` or `Release` of a node. Before a release, the machine is repaired."""
 
     action: str
     node: int

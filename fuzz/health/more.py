@@ -1,4 +1,4 @@
-"""Further events of a run with node health: machines that are gone, networks that are cut, people, pools."""
+"""Further events of a run with node health: dead machines, partitions, requests of operators, and pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST_PLEA_S = 400.0
 
 
 class More:
-    """What else may be in a run; a third of all runs have none of it. Drawn apart: the rest stays as it was."""
+    """Draw further events. A third of all runs have none. A separate source keeps the other draws unchanged."""
 
     def __init__(self, rng: random.Random, nodes: int) -> None:
         self._rng, self._nodes = rng, nodes
@@ -57,7 +57,7 @@ class More:
         )
 
     def _deaths(self) -> list[Wound]:
-        """Machines that stop for good, or whose agents say that only another one will do."""
+        """Machines that stop for good, or whose agents report that they must be replaced."""
         rng, found = self._rng, []
         for node in rng.sample(range(self._nodes), rng.choice((1, 1, 2))):
             kind = rng.choice(("dies", "dies", "fault", "alarm"))
@@ -75,7 +75,7 @@ class More:
         return Cut(kind, tuple(sorted(nodes)), at, at + rng.uniform(10, 120))
 
     def _pleas(self) -> list[Plea]:
-        """People take nodes out of use, or let back what is theirs; some forget."""
+        """Operators take nodes out of use. Later they let them back, or forget them."""
         rng, found = self._rng, []
         for node in rng.sample(range(self._nodes), rng.choice((1, 1, 2, 3))):
             at = rng.uniform(1, LAST_WOUND_S)

@@ -13,18 +13,18 @@ from muster.embedded.apiserver.request import Request
 FAR = "reach/"
 """Keys of faults that the check of the mesh reports begin with this."""
 MESH_S = 400.0
-"""An agent's last report about its peers is believed for this long."""
+"""An agent's last report about its peers counts for this long."""
 
 
 class NothingWithoutEvidence(HealthChecker):
-    """A node goes out of use, or its machine is touched, only for evidence against this very node.
+    """A node goes out of use, or its machine is reset or rebooted, only if there is evidence against this node.
 
     Args:
         view: what the API server holds.
         stale_s: as for all.
         facts: of node health.
-        truth: whether a node that others report as unreachable is indeed not reached.
-        slow_s: how far a leader's clock may be behind: by it a test may end before the finding that it answers.
+        truth: whether other nodes really cannot reach a node that they report.
+        slow_s: how slow a leader's clock may be. By a slow clock, a test may end before the finding that it clears.
     """
 
     name = "no healthy node touched without evidence"
@@ -46,7 +46,7 @@ class NothingWithoutEvidence(HealthChecker):
             self._asked.setdefault((new.name, new.entry), self.view.now)
 
     def touched(self, node: str, session_name: str, step: str) -> None:
-        """A machine is about to carry out a request."""
+        """Check a request before a machine executes it."""
         state, known = self._facts.nodes.get(node), self._facts.sessions.get(session_name)
         if state is None or (known is not None and known.node_uid != state.uid):
             return  # the Node object was deleted meanwhile: the step was begun for the one before
@@ -61,7 +61,7 @@ class NothingWithoutEvidence(HealthChecker):
             self.fail(f"{node} is ordered to {step}, and a person keeps it out of use")
 
     def speaks_against(self, node: NodeState, what: str, by: float | None = None) -> None:
-        """Fail unless something known speaks against the node; `by` as for `unanswered`."""
+        """Fail unless there is known evidence against the node; `by` as for `unanswered`."""
         session = self._facts.session_of(node)
         entries = (node.entry, *(session.episode if session is not None else ()))
         far = any(each.key == DEAD or each.key.startswith(FAR) for each in entries)
@@ -73,11 +73,11 @@ class NothingWithoutEvidence(HealthChecker):
             self.fail(f"{node.name} {what}, and nothing speaks against it")
 
     def unanswered(self, uid: str, by: float | None = None) -> list[Seen]:
-        """Return what speaks against a node, unless a passed test that was known for long has answered it.
+        """Return the evidence against a node that no passed test has cleared for some time.
 
         Args:
             uid: of the node.
-            by: when that was decided; now, if it was not written down before.
+            by: when the decision was made; now, if it was not recorded before.
         """
         known_before = (self.view.now if by is None else by) - self.stale_s
         answered = [each.time for each in self._facts.tests[uid] if each.passed and each.known_at < known_before]
@@ -86,13 +86,13 @@ class NothingWithoutEvidence(HealthChecker):
 
 
 class NothingOutWithoutAPass(HealthChecker):
-    """The taint goes after a passed test of this node in this boot that is newer than what put it there.
+    """The taint is removed only after a passed test of this node in this boot that is newer than the taint's cause.
 
     Args:
         view: what the API server holds.
         stale_s: as for all.
         facts: of node health.
-        spread_s: how far clocks of leaders are apart: by the next one's a test may seem that much later.
+        spread_s: how far clocks of leaders differ. By the next leader's clock, a test may seem this much later.
     """
 
     name = "nothing leaves quarantine without a newer pass"
@@ -101,7 +101,7 @@ class NothingOutWithoutAPass(HealthChecker):
         super().__init__(view, stale_s, facts)
         self._spread_s = spread_s
         self._put: dict[str, tuple[float, float]] = {}
-        """By UID of the node, when what put it there was seen, and when it was put."""
+        """By UID of the node, when the taint's cause was seen, and when the taint was written."""
         self.repaired: dict[str, float] = {}
         """By UID of the node, when its GPUs were reset last."""
         facts.on_node.append(self._node)
@@ -147,7 +147,7 @@ class OneStepForOneRung(HealthChecker):
         self._done: Counter[tuple[str, str, int]] = Counter()
 
     def acts(self, session: str, step: str) -> None:
-        """A machine does it now."""
+        """Check a reset or reboot when a machine executes it."""
         known = self._facts.sessions.get(session)
         rung = {"reset": "ResetGPU", "reboot": "Reboot"}[step]
         if known is None or known.state != "Open" or known.rung != rung:
@@ -189,7 +189,7 @@ class PodsMoveOnce(HealthChecker):
         return self._bound_at.get(pod.uid, moment) < moment
 
     def saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
-        """Hears every request."""
+        """Check a request to the API server."""
         if not request.path.endswith("/eviction") or not client.startswith("controller-") or code >= 300:
             return
         pod = self._pods.get(request.path.split("/")[-2])

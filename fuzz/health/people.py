@@ -1,4 +1,4 @@
-"""People who take nodes out of use and let them back, as `muster nodes quarantine` and `release` write it."""
+"""Operators who take nodes out of use and let them back, as `muster nodes quarantine` and `release` do."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SESSIONS = "/apis/muster.dev/v1alpha1/noderemediations"
 
 
 class Helpers:
-    """Do what was drawn.
+    """Executes the drawn requests.
 
     Args:
         cluster: where they write.
-        facts: what they see.
-        ward: the machines, which they mend before they let them back.
+        facts: the state that they see.
+        ward: the machines, which they repair before they let them back.
     """
 
     def __init__(self, cluster: VirtualCluster, facts: HealthFacts, ward: Ward) -> None:
         self._cluster, self._facts, self._ward = cluster, facts, ward
 
     def ask(self, plea: Plea) -> None:
-        """Ask for it now."""
+        """Write a request now."""
         name = f"node-{plea.node:05d}"
         node = self._facts.nodes.get(name)
         if node is None:

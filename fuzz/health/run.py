@@ -1,4 +1,4 @@
-"""Carries a scenario with node health: scheduler, training jobs, remediation and preflight in every replica."""
+"""Runs a scenario with node health: scheduler, training jobs, remediation and preflight in every replica."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from muster.sim.virtual.loop import VirtualLoop
 CLASSES = {"high": 1000, PRIORITY_CLASS: -4}
 NODES_PER_RACK = 4
 PEERS = 2
-"""So many have to say that they do not reach a node."""
+"""The number of peers that must report that they cannot reach a node."""
 HELD = ("Budget", "Breaker")
-"""What holds a session back whose node stays in use."""
+"""Limits that hold a session back while its node stays in use."""
 
 
 class HealthRun(Run):
@@ -102,7 +102,7 @@ class HealthRun(Run):
         return machine is not None and (machine.off or machine.hung)
 
     def _acts(self, node: str, session: str, step: str) -> None:
-        """A machine is about to be reset or rebooted."""
+        """Check a machine before it is reset or rebooted."""
         self._steps.acts(session, step)
         self._evidence.touched(node, session, step)
         state = self._facts.nodes[node]
@@ -189,7 +189,7 @@ class HealthRun(Run):
         self._vendor.renewed(name)
 
     async def _born(self, name: str, number: int) -> None:
-        """Another machine joins in place of one that was replaced."""
+        """Let a new machine join in place of one that was replaced."""
         if name in self.nodes.nodes:
             await self._register_again(name, number)
             await self.nodes.recover(name)

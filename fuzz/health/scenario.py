@@ -1,4 +1,4 @@
-"""A run with node health, drawn from a seed: what breaks, what helps, how much may be done, and what runs meanwhile."""
+"""A run with node health, drawn from a seed: faults, repairs, limits and jobs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ DEADLINES = (
 
 
 class HealthScenario(Scenario, frozen=True, kw_only=True):
-    """Everything about such a run but the code it tests.
+    """The input of such a run.
 
     Attributes:
-        wounds, cuts, pleas: events of nodes beside their faults.
-        habits: of the machines.
+        wounds, cuts, pleas: dead machines, partitions and requests of operators.
+        habits: how machines execute resets and reboots.
         tainted_at_birth: kubelets register with the taint of preflight.
         breaker: nodes of a pool that may go into quarantine within `window_s`.
         shared: from this many nodes on, the same fault counts as shared.
         quarantined, working: budgets: of all, of a pool, of a team.
-        dead: so many suspects at most may be dead on their own account.
+        dead: the most suspects that may count as dead at once.
         pools, teams: of the nodes, in turn; "" for none.
         racks: nodes have labels of racks.
         vendor: numbers of nodes whose machines a provider replaces.

@@ -1,4 +1,4 @@
-"""Nodes as work may come to them where tests are required: an untested one has a taint, whether it is there or not."""
+"""A view of nodes if tests are required: an untested node counts as tainted, even if the taint is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
 
 UNTESTED = {"key": TAINT_PREFLIGHT, "value": "untested", "effect": "NoSchedule"}
-"""Tolerated by those alone that tolerate the real one: what tests a node."""
+"""Only pods that tolerate the real taint tolerate it: the pods that run tests."""
 
 
 def is_trusted(node: NodeFacts, record: Obj | None) -> bool:
@@ -25,7 +25,7 @@ def is_trusted(node: NodeFacts, record: Obj | None) -> bool:
 
 
 class TrustView(View):
-    """A node's versions change with its tests, too."""
+    """A view in which a node also gets a new version if its test record changes."""
 
     def __init__(self, store: Store, clock: Callable[[], float], fail: Callable[[BaseException], None]) -> None:
         super().__init__(store, clock, fail)

@@ -33,7 +33,7 @@ class Truth(HealthChecker):
         self._split: dict[str, float] = {}
 
     def second(self) -> None:
-        """Look at all."""
+        """Record the state of all machines."""
         network = self.ward.agents.network
         for name, state in self._facts.nodes.items():
             node = self.nodes.nodes.get(name)

@@ -90,7 +90,7 @@ class Vendor:
         raise AssertionError(f"{pool.name} is to have {size}")
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
-        """Replace one; one that is gone, or is going, stays so."""
+        """Replace an instance, unless it is gone or is already being replaced."""
 
         async def act() -> None:
             owned = self.instances.get(instance)
@@ -104,7 +104,7 @@ class Vendor:
         await self._way.ask(act)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""
 
     # Over there
 

@@ -1,4 +1,4 @@
-"""Machines that break, and what they do when they are tested, reset, rebooted and replaced."""
+"""Models of machines that break, and that are tested, reset, rebooted and replaced."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Machine:
         self.mended_by = ""
         self.hung = False
         self.off = False
-        """It stays off, whatever happens, and another one may get its name."""
+        """The machine stays off for good. Another machine may get its name."""
         self.tests_to_hang = habits.hangs_tests
         self.has_failed_repair = False
-        """A test, reset or reboot came to nothing on it."""
+        """Whether a test, reset or reboot of the machine failed."""
 
     def mend(self, by: str) -> None:
-        """Something was done to it."""
+        """Repair the machine, if its fault can be repaired in this way."""
         if self.mended_by == by:
             self.broken, self.mended_by = False, ""
 
@@ -76,7 +76,7 @@ class Ward:
         self.machines[name] = Machine(Habits())
 
     def strike(self, wound: Wound) -> None:
-        """It happens now."""
+        """Execute a fault now."""
         name = f"node-{wound.node:05d}"
         machine = self.machines[name]
         if wound.kind == "reboot":
