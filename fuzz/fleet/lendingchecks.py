@@ -44,7 +44,7 @@ class NoOwnerWaitsForABorrower(PatientChecker):
             self.fail(f"{gang} has waited for {waited_s:.0f} s for borrowers with a grace of {grace_s:.0f} s")
 
     def _fits_but_for_borrowers(self, gang: str, pods: list[PodFacts]) -> float | None:
-        """The longest grace of borrowers on the nodes, where the gang would fit without them; None where not."""
+        """The longest grace of the borrowers, if the gang would fit on the nodes without them; else None."""
         room, grace_s = 0, 0.0
         for name in self.view.nodes:
             node = self.view.node(name)

@@ -23,7 +23,7 @@ def _found() -> Path | None:
 
 
 def kubectl_program() -> Path:
-    """Where kubectl is; the test that asks is skipped where there is none."""
+    """The path of kubectl. Without kubectl, the test is skipped."""
     found = _found()
     if found is None:
         pytest.skip("no kubectl on PATH, and none built by `make controlplane`")

@@ -16,7 +16,7 @@ STATE = "FAKE_NVML_STATE"
 
 
 def build_nvml(folder: Path, *defines: str) -> Path:
-    """Compile it; skips the test where there is no compiler.
+    """Compile the library. Without a compiler, the test is skipped.
 
     Args:
         folder: where it lies then.

@@ -1,4 +1,4 @@
-"""What the command line says to bad input, where there is no cluster: each with its exit status and a way out."""
+"""Messages for bad input without a cluster: each has its exit code and says what to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/setup on a small project of its own: what it says, and that it is silent where there is nothing to do."""
+"""tools/setup on a small project: its messages, and that it prints nothing if there is nothing to do."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Agents:
         return agent
 
     async def health(self, node: str) -> NodeHealthStatus:
-        """What its record says; nothing where there is none."""
+        """The content of its record; empty without a record."""
         try:
             return (await self.client.get(NodeHealth, node)).status
         except NotFound:
