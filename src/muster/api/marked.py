@@ -73,7 +73,9 @@ class _Constructor(yaml.SafeLoader):
             value = super().construct_object(node, deep)
         except (ValueError, AttributeError, OverflowError):
             kind = node.tag.rpartition(":")[2]
-            problem = f"{node.value} looks like a {kind} and is none" if isinstance(node, yaml.ScalarNode) else kind
+            problem = (
+                f"{node.value} looks like a {kind}, but is not valid" if isinstance(node, yaml.ScalarNode) else kind
+            )
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
         return _characters(value, node) if isinstance(value, str) else value
 

@@ -40,7 +40,7 @@ def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\nb: 2026-99-99", "line 2: not YAML: 2026-99-99 looks like a timestamp and is none; mend it"),
+        ("a: 1\nb: 2026-99-99", "line 2: not YAML: 2026-99-99 looks like a timestamp, but is not valid; mend it"),
         ("a: 1\nb: {c: 1, d: {e: 1, e: 2}}\na: 2", "line 2: e is there twice; keep one\nline 3: a is there twice"),
         ("a: 1\nb: \x07", "line 2: not YAML: character U+0007 is not allowed in YAML; mend it"),
         ("a: 1\n---\nb: 1", "line 2: not YAML: but found another document; mend it"),

@@ -60,7 +60,7 @@ def test_json_escapes_of_an_emoji_are_one_character() -> None:
         (GOOD + "---\n" + GOOD, " 2 documents in it; one TrainingJob is wanted (kubectl apply -f takes several)"),
         ("", " nothing in it; one TrainingJob is wanted"),
         ("- a\n", "1:1: a TrainingJob is a map that starts with apiVersion: ..."),
-        (HEAD + "spec: 2026-99-99\n", "4:7: not YAML: 2026-99-99 looks like a timestamp and is none"),
+        (HEAD + "spec: 2026-99-99\n", "4:7: not YAML: 2026-99-99 looks like a timestamp, but is not valid"),
         (HEAD + "spec: [\n", "5:1: not YAML: expected the node content, but found '<stream end>'"),
     ],
 )

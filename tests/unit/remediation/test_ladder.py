@@ -53,7 +53,7 @@ def test_recreated_node_of_the_same_name_is_another_session() -> None:
     world.remake("n0", "another-uid")
     world.settle(1.0)
     assert world.sessions[old].status.state == "Released"
-    assert "another one" in world.sessions[old].status.message
+    assert "was recreated" in world.sessions[old].status.message
     assert not world.tainted(), "the new node is judged by what is found on it"
     world.fault("n0", "quarantine")
     world.settle()

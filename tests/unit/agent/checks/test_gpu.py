@@ -197,7 +197,7 @@ async def test_fewer_gpus_than_there_should_be(machine: Machine, expected: int |
     await machine.look(looker, {"count": 3})
     found = await machine.look(looker)
     assert said(found) == [("gpu", "", "count", 1)]
-    assert "3 GPUs answer of 4" in found[0].message
+    assert "3 of 4 expected GPUs answer" in found[0].message
 
 
 async def test_more_gpus_are_wanted_than_the_bus_ever_had(machine: Machine) -> None:

@@ -127,7 +127,7 @@ def test_a_code_that_says_more_means_what_its_beginning_means() -> None:
         (HEAD + "extends: defualt\n", "p.yaml:3:10: extends: Invalid enum value 'defualt'; did you mean default?"),
         (HEAD + "rule: []\n", "p.yaml:3:1: rule: unknown field; did you mean rules?"),
         (HEAD + "codes: {xid: {79: {acton: reboot}}}\n", "xid/79: acton: unknown field; did you mean action?"),
-        ("version: 1\nrevision: 2026-99-99\n", "p.yaml:2:11: 2026-99-99 looks like a timestamp and is none"),
+        ("version: 1\nrevision: 2026-99-99\n", "p.yaml:2:11: 2026-99-99 looks like a timestamp, but is not valid"),
     ],
 )
 def test_error_is_reported_with_its_line_and_the_fix(text: str, says: str) -> None:
