@@ -232,6 +232,25 @@ def test_two_large_gangs_reserve_different_nodes() -> None:
     assert world.nodes_of("other") == {}
 
 
+def test_a_gang_of_two_kinds_of_pods_does_not_count_a_free_node_for_both() -> None:
+    """One node is free, and either pod fits there. So one more node must become free."""
+    world = World()
+    world.add_nodes("a", "b", "c")
+    remember(world, {"soon": HOUR_S, "late": 50 * HOUR_S, "head": HOUR_S, "small": 90 * HOUR_S})
+    for name in ("late", "soon"):
+        world.add_gang(name, 1, **part(6))
+        world.run()
+    world.add_member("head", 0, 2)
+    world.add_member("head", 1, 2, hostNetwork=True)
+    world.now += 1.0
+    for name in ("small-1", "small-2"):
+        world.add_gang(name, 1, **part(2))
+    world.run()
+    end(world, "soon")
+    world.run()
+    assert len(world.nodes_of("head")) == 2
+
+
 def _steps(rng: random.Random) -> Iterable[str]:
     kinds = ["submit", "end", "wait", "history", "fail", "back"]
     return rng.choices(kinds, [6, 4, 6, 1, 1, 1], k=60)

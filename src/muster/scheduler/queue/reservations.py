@@ -198,7 +198,9 @@ class Reservations:
             return self._domain_of(groups) if not shared and not taken else None
         chosen = set[str]()
         beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
-        missing = {cls: len(slots) for cls, slots in groups.items()} if shared else self._missing(gang, groups)
+        missing = self._missing(gang, groups)
+        if shared or len(groups) > 1:  # others use the free nodes: gangs before it, or its pods of another class
+            missing = {cls: len(slots) for cls, slots in groups.items()}
         for cls, count in missing.items():
             found = self._expected.first_free(cls, count, beside | chosen | set(taken))
             if found is None:
