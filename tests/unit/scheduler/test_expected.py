@@ -327,6 +327,23 @@ def test_a_gang_for_one_rack_reserves_only_the_rack_that_it_is_expected_to_get_f
     assert set(world.nodes_of("head").values()) == {"right-1", "right-2"}
 
 
+def test_a_later_gang_does_not_count_the_free_nodes_of_the_rack_that_is_reserved() -> None:
+    world = racks()
+    world.add_gang("late-2", 1, nodeSelector={RACK: "left"})
+    world.add_nodes("x", labels={RACK: "none"})
+    world.add_gang("soon-2", 1, nodeSelector={RACK: "none"}, **part(6))
+    world.run()
+    assert set(world.nodes_of("soon-2").values()) == {"x"}
+    world.add_gang("second", 1, **part(7))
+    world.add_gang("small", 1, **part(2))
+    world.run()
+    assert world.nodes_of("second") == {}, "right-2 is free, but reserved for the head"
+    assert world.nodes_of("small") == {}, "it would keep x from the second gang"
+    end(world, "soon-2")
+    world.run()
+    assert set(world.nodes_of("second").values()) == {"x"}
+
+
 def test_a_gang_with_other_rules_reserves_every_node_that_it_could_use() -> None:
     spread = {"maxSkew": 1, "topologyKey": RACK, "whenUnsatisfiable": "DoNotSchedule"}
     who = {"labelSelector": {"matchLabels": {"muster.dev/gang": "head"}}}

@@ -164,9 +164,9 @@ class Reservations:
             known = self._starts[gang.key] = self._expected.start_of(groups, self._missing(gang, groups))
         return known
 
-    def _missing(self, gang: Gang, groups: Groups) -> dict[PodClass, int]:
-        """Return how many pods of each class do not fit now."""
-        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+    def _missing(self, gang: Gang, groups: Groups, taken: Collection[str] = ()) -> dict[PodClass, int]:
+        """Return how many pods of each class do not fit now, without the nodes `taken`."""
+        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots}).union(taken)
         return {
             cls: len(slots) - sum(each.room for each in candidates(self._ledger, self._matcher, cls, banned=beside))
             for cls, slots in groups.items()
@@ -187,7 +187,7 @@ class Reservations:
         return Closed(frozenset(closed), kept, frozenset(nodes))
 
     def _first_of(self, reservation: _Reservation, taken: Collection[str], *, shared: bool) -> set[str] | None:
-        """Return the occupied nodes that the gang is expected to get first; None if that is unknown.
+        """Return the nodes that the gang is expected to get first, beside free ones; None if that is unknown.
 
         `taken` are nodes that gangs before it are expected to get. `shared`: these also get the nodes that are free.
         """
@@ -198,7 +198,7 @@ class Reservations:
             return self._domain_of(groups) if not shared and not taken else None
         chosen = set[str]()
         beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
-        missing = self._missing(gang, groups)
+        missing = self._missing(gang, groups, taken)
         if shared or len(groups) > 1:  # others use the free nodes: gangs before it, or its pods of another class
             missing = {cls: len(slots) for cls, slots in groups.items()}
         for cls, count in missing.items():
