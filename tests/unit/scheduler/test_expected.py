@@ -251,6 +251,17 @@ def test_a_gang_of_two_kinds_of_pods_does_not_count_a_free_node_for_both() -> No
     assert len(world.nodes_of("head")) == 2
 
 
+def test_a_gang_reserves_no_node_that_is_excluded_for_it() -> None:
+    world = partly_used()
+    world.state.avoid(world.gang("head"), 0, "b")
+    world.add_gang("small", 1, **part(2))
+    world.run()
+    assert set(world.nodes_of("small").values()) == {"b"}
+    end(world, "late")
+    world.run()
+    assert set(world.nodes_of("head").values()) == {"a"}
+
+
 def _steps(rng: random.Random) -> Iterable[str]:
     kinds = ["submit", "end", "wait", "history", "fail", "back"]
     return rng.choices(kinds, [6, 4, 6, 1, 1, 1], k=60)
@@ -342,6 +353,18 @@ def test_a_later_gang_does_not_count_the_free_nodes_of_the_rack_that_is_reserved
     end(world, "soon-2")
     world.run()
     assert set(world.nodes_of("second").values()) == {"x"}
+
+
+def test_a_gang_for_one_rack_reserves_no_rack_whose_node_is_excluded_for_it() -> None:
+    world = racks()
+    for slot in (0, 1):
+        world.state.avoid(world.gang("head"), slot, "right-1")
+    world.add_gang("other", 1)
+    world.run()
+    assert set(world.nodes_of("other").values()) == {"right-2"}
+    end(world, "late")
+    world.run()
+    assert set(world.nodes_of("head").values()) == {"left-1", "left-2"}
 
 
 def test_a_gang_with_other_rules_reserves_every_node_that_it_could_use() -> None:

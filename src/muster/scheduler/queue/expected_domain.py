@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 
 from muster.scheduler.placement.ledger import Ledger
@@ -28,23 +28,30 @@ def together_key(cls: PodClass, ledger: Ledger) -> str | None:
 
 
 def first_domain(
-    snapshot: Snapshot, matcher: Matcher, ledger: Ledger, expected: Expected, cls: PodClass, key: str, count: int
+    snapshot: Snapshot,
+    matcher: Matcher,
+    ledger: Ledger,
+    expected: Expected,
+    cls: PodClass,
+    key: str,
+    count: int,
+    beside: Collection[str],
 ) -> set[str] | None:
     """Return nodes for `count` pods in the domain that has room for all of them first; None if that is unknown.
 
-    Room that is free now counts first. If two domains are equal, the one with more free room is chosen. So the choice
+    Nodes in `beside` do not count. Room that is free now counts first. If two domains are equal, the one with more free room is chosen. So the choice
     rarely changes: free nodes of the chosen domain stay reserved, and others are used by other gangs.
     """
     nodes: dict[str, list[str]] = {}
     room: dict[str, int] = {}
-    for each in candidates(ledger, matcher, cls):
+    for each in candidates(ledger, matcher, cls, banned=beside):
         for name in each.names if each.names is not None else ledger.names(each.bucket):
             value = snapshot.nodes[name].labels.get(key)
             if value is not None and room.get(value, 0) < count:
                 nodes.setdefault(value, []).append(name)
                 room[value] = room.get(value, 0) + each.times
     free, ready = dict(room), dict[str, float]()
-    for at, name, gain in expected.openings(cls):
+    for at, name, gain in expected.openings(cls, beside):
         value = snapshot.nodes[name].labels.get(key)
         if value is None or at == inf or room.get(value, 0) >= count:
             continue

@@ -11,6 +11,7 @@ A gang reserves every node that it could use. In pools with the policy `preempti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 import msgspec
@@ -18,10 +19,11 @@ import msgspec
 from muster.api.names import LABEL_POOL
 from muster.api.scheduling import BackfillPolicy
 from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.placement.candidates import candidates, room_in
 from muster.scheduler.placement.closed import Closed
 from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.placement.matching import Matcher
-from muster.scheduler.placement.place import Groups, candidates
+from muster.scheduler.placement.place import Groups
 from muster.scheduler.placement.rules import is_related
 from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
@@ -166,11 +168,11 @@ class Reservations:
 
     def _missing(self, gang: Gang, groups: Groups, taken: Collection[str] = ()) -> dict[PodClass, int]:
         """Return how many pods of each class do not fit now, without the nodes `taken`."""
-        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots}).union(taken)
-        return {
-            cls: len(slots) - sum(each.room for each in candidates(self._ledger, self._matcher, cls, banned=beside))
-            for cls, slots in groups.items()
-        }
+        missing: dict[PodClass, int] = {}
+        for cls, slots in groups.items():
+            banned = _unusable(gang, groups, slots).union(taken)
+            missing[cls] = len(slots) - room_in(candidates(self._ledger, self._matcher, cls, banned=banned))
+        return missing
 
     def _expected_first(self) -> Closed:
         closed, kept, nodes = self._not_preemptible() | self._due, dict[int, frozenset[PodClass]](), set[str]()
@@ -195,20 +197,20 @@ class Reservations:
         if self._now - gang.arrival > STRICT_AFTER_S:
             return None
         if any(is_related(cls, self._ledger.layer) for cls in groups):
-            return self._domain_of(groups) if not shared and not taken else None
+            return self._domain_of(gang, groups) if not shared and not taken else None
         chosen = set[str]()
-        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
         missing = self._missing(gang, groups, taken)
         if shared or len(groups) > 1:  # others use the free nodes: gangs before it, or its pods of another class
             missing = {cls: len(slots) for cls, slots in groups.items()}
         for cls, count in missing.items():
-            found = self._expected.first_free(cls, count, beside | chosen | set(taken))
+            unusable = _unusable(gang, groups, groups[cls])
+            found = self._expected.first_free(cls, count, unusable | chosen | set(taken))
             if found is None:
                 return None
             chosen.update(found)
         return chosen
 
-    def _domain_of(self, groups: Groups) -> set[str] | None:
+    def _domain_of(self, gang: Gang, groups: Groups) -> set[str] | None:
         """Return the nodes of the domain that a gang with rules about other pods is expected to get first.
 
         Only the rule that all its pods are in one domain is supported. With other rules, the nodes that the gang gets
@@ -220,7 +222,8 @@ class Reservations:
         key = together_key(cls, self._ledger)
         if key is None:
             return None
-        return first_domain(self._snapshot, self._matcher, self._ledger, self._expected, cls, key, len(slots))
+        unusable = _unusable(gang, groups, slots)
+        return first_domain(self._snapshot, self._matcher, self._ledger, self._expected, cls, key, len(slots), unusable)
 
     def _could_use(self, groups: Groups) -> list[int]:
         """Return the numbers of the node classes that any of these pod classes could use."""
@@ -235,3 +238,10 @@ class Reservations:
                 if any(self._matcher.match(cls, node_class).reason is None for cls in pods)
             ]
         return found
+
+
+def _unusable(gang: Gang, groups: Groups, slots: Collection[int]) -> set[str]:
+    """Return the nodes that none of these slots may use: those of other slots, and those excluded for each of them."""
+    excluded = Counter(node for slot, node in gang.failed_nodes if slot in slots)
+    beside = gang.nodes_beside({slot for each in groups.values() for slot in each})
+    return beside | {node for node, count in excluded.items() if count == len(slots)}
