@@ -39,8 +39,9 @@ def first_domain(
 ) -> set[str] | None:
     """Return nodes for `count` pods in the domain that has room for all of them first; None if that is unknown.
 
-    Nodes in `beside` do not count. Room that is free now counts first. If two domains are equal, the one with more free room is chosen. So the choice
-    rarely changes: free nodes of the chosen domain stay reserved, and others are used by other gangs.
+    Nodes in `beside` do not count. Room that is free now counts first. If two domains are equal, the one with more free
+    room is chosen. So the choice rarely changes: free nodes of the chosen domain stay reserved, and others are used by
+    other gangs.
     """
     nodes: dict[str, list[str]] = {}
     room: dict[str, int] = {}
