@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from muster.scheduler.gangs.priority import JobFacts
+from tests.unit.scheduler.teamwork import add
 from tests.unit.scheduler.test_expected import HOUR_S, end, leaving, part, remember
 from tests.unit.scheduler.world import World
 
@@ -71,6 +72,20 @@ def test_other_parts_stay(facts: JobFacts) -> None:
     world.set_job("left", facts)
     world.set_job("right", facts)
     world.add_gang("head", 1)
+    world.run()
+    assert (leaving(world, "right"), leaving(world, "left")) == ("", "")
+
+
+def test_parts_of_higher_priority_stay() -> None:
+    world = two_parts()
+    world.add_gang("head", 1, priority=-5)
+    world.run()
+    assert (leaving(world, "right"), leaving(world, "left")) == ("", "")
+
+
+def test_parts_do_not_move_for_a_borrower() -> None:
+    world = two_parts()
+    add(world, "head", 1, "red", borrows=True)
     world.run()
     assert (leaving(world, "right"), leaving(world, "left")) == ("", "")
 

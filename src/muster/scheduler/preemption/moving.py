@@ -62,7 +62,7 @@ def movers(draft: Draft, gang: Gang, groups: Groups) -> Sequence[Gang]:
     missing = len(slots) - room_for(draft, [cls], closed, gang.nodes_beside(slots))[cls]
     budget = wait_s * devices_of(cls) * len(slots)
     found: list[Gang] = []
-    for part in sorted(_parts(draft, cls, closed), key=lambda part: (part.cost / part.gain, part.node)):
+    for part in sorted(_parts(draft, gang, cls, closed), key=lambda part: (part.cost / part.gain, part.node)):
         if missing <= 0 or part.cost >= budget:
             break
         budget -= part.cost
@@ -77,7 +77,7 @@ def _is_moving(gang: Gang) -> bool:
     return is_leaving(gang) and gang.placement is not None and gang.placement.status.reason == "Moved"
 
 
-def _parts(draft: Draft, cls: PodClass, closed: Closed) -> Iterator[_Part]:
+def _parts(draft: Draft, gang: Gang, cls: PodClass, closed: Closed) -> Iterator[_Part]:
     """Yield partly used nodes that the class could use if their gangs moved."""
     matcher, snapshot = draft.recalled.matcher, draft.snapshot
     policy_of = draft.settings.policy_of
@@ -94,19 +94,19 @@ def _parts(draft: Draft, cls: PodClass, closed: Closed) -> Iterator[_Part]:
     for bucket in nlargest(len(buckets), buckets, key=lambda bucket: (_free_devices(cls, bucket), bucket.key[1])):
         for name in draft.ledger.first(bucket, _LOOK - looked):
             looked += 1
-            part = _part(draft, cls, snapshot.nodes[name])
+            part = _part(draft, gang, cls, snapshot.nodes[name])
             if part is not None:
                 yield part
         if looked >= _LOOK:
             return
 
 
-def _part(draft: Draft, cls: PodClass, node: NodeRecord) -> _Part | None:
+def _part(draft: Draft, waiting: Gang, cls: PodClass, node: NodeRecord) -> _Part | None:
     """Return what it takes to empty the node; None if a gang on it cannot move, or if that would not help."""
     if node.fully_held or node.foreign_used:
         return None
     gangs = tuple(draft.snapshot.gangs[key] for key in sorted(occupants(draft.snapshot, node)))
-    if not gangs or not all(_may_move(draft, other) for other in gangs):
+    if not gangs or not all(_may_move(draft, waiting, other) for other in gangs):
         return None
     gain = min(times_fits(cls.request, node.free_when_empty()), 1 if cls.alone else 1 << 30)
     if not gain:
@@ -114,7 +114,9 @@ def _part(draft: Draft, cls: PodClass, node: NodeRecord) -> _Part | None:
     return _Part(node.name, gangs, sum(work_lost(other, draft.now) for other in gangs), gain)
 
 
-def _may_move(draft: Draft, gang: Gang) -> bool:
+def _may_move(draft: Draft, waiting: Gang, gang: Gang) -> bool:
+    if gang.priority > waiting.priority or gang.traits.rank > waiting.traits.rank:
+        return False
     if gang.job is None or not gang.restartable or gang.writing or gang.binding or gang.wanted != 1:
         return False
     if gang.key in draft.leaving or gang.key in draft.written or is_leaving(gang):
