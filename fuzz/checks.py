@@ -167,7 +167,7 @@ class NoRoomGivenTwice(Checker):
         here = [pod for pod in self.view.on_node[name].values() if not pod.ended and not self._yields(pod, by)]
         taken = {(pod.gang, pod.slot) for pod in here}
         held = [
-            self._requests(placement, slot)
+            self._kept(placement, slot, here)
             for placement in self.view.placements.values()
             if placement.phase not in GIVEN_UP
             for slot, placed in placement.slots.items()
@@ -189,9 +189,16 @@ class NoRoomGivenTwice(Checker):
         owners = [taint for each in versions for taint in each.taints if taint["key"] == LABEL_TEAM]
         return any(not tolerates(pod, owner) for pod in pods for owner in owners)
 
-    def _requests(self, placement: PlacementFacts, slot: int) -> dict[str, int]:
+    def _kept(self, placement: PlacementFacts, slot: int, here: list[PodFacts]) -> dict[str, int]:
+        """Returns what a slot without a pod keeps, beside the pods here that still have to leave for its gang."""
         pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
-        return dict(pods[0].requests) if pods else {}
+        if not pods:
+            return {}
+        leave = [pod for pod in here if self._yields(pod, pods[0])] if placement.preempting else []
+        return {
+            what: max(0, amount - sum(pod.requests.get(what, 0) for pod in leave))
+            for what, amount in pods[0].requests.items()
+        }
 
     def _yields(self, pod: PodFacts, to: PodFacts) -> bool:
         """Returns whether the pod's gang has less right to a node: a lower priority, or the same and it came later.

@@ -221,3 +221,19 @@ def test_slot_moved_from_a_node_with_room_for_both_gangs_is_a_violation() -> Non
     stage = one_waits_for_a_pod_where_another_wants_to(gpus=4)
     with pytest.raises(Violated, match="slot 0 of late was moved from n to other, though n serves"):
         stage.place("late", node="other")
+
+
+@pytest.mark.parametrize(("came", "allowed"), [("2027-01-15T07:55:00Z", True), ("2027-01-15T08:02:00Z", False)])
+def test_slot_that_waits_for_a_pod_to_leave_takes_no_room_beside_it(came: str, allowed: bool) -> None:
+    """Base seed 153: a gang was bound again to its slot, while another one left the node for a third."""
+    stage = Stage(View)
+    NoRoomGivenTwice(stage.view, STALE_S)
+    stage.node()
+    for gang, created in (("early", "2027-01-15T08:00:00Z"), ("late", "2027-01-15T08:05:00Z")):
+        stage.pod(gang, created, gpus=4)
+        stage.place(gang)
+    stage.pod("early", "2027-01-15T08:00:00Z", "n", gpus=4)
+    stage.pod("taker", came, gpus=4)
+    stage.place("taker", preempting=True)
+    with nullcontext() if allowed else pytest.raises(Violated, match="last came late-0"):
+        stage.pod("late", "2027-01-15T08:05:00Z", "n", gpus=4)
