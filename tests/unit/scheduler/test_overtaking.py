@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.queue.unmet_demand import lacking
 from tests.unit.scheduler.world import World, reason_of
@@ -267,3 +268,13 @@ def test_changed_settings_apply_only_to_gangs_that_are_backfilled_later() -> Non
     world.now = began + 101
     world.run()
     assert leaving(world, "small") == "Backfilled"
+
+
+def test_explain_counts_nodes_of_backfilled_gangs_as_given_back() -> None:
+    """The head needs three nodes: one is backfilled and comes back by itself, so only two are missing."""
+    world = waiting_head()
+    add_restartable(world, "small")
+    world.run()
+    found = explain(world.state.snapshot(), world.gang("head"), now=world.now)
+    assert [change.text() for change in found.changes] == ["default/running ends", "+2 nodes"]
+    assert "1 in use (by default/small, backfilled until then)" in [each.text() for each in found.nodes]

@@ -16,6 +16,7 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.resources import times_fits
 from muster.scheduler.preemption.eviction import why_it_stays
 from muster.scheduler.queue.lending import is_lent, outranks
+from muster.scheduler.queue.overtaking import has_overtaken
 from muster.scheduler.reasons import NodeReason, NodeWhy
 from muster.scheduler.snapshot import Snapshot
 
@@ -96,7 +97,8 @@ def census(
         if stays is not None:
             counts[stays.why, f"{by}: {stays.detail}"] += count
         else:
-            counts[NodeWhy.IN_USE, f"by {by}"] += count
+            backfilled = held is not None and gang is not None and has_overtaken(gang, held)
+            counts[NodeWhy.IN_USE, f"by {by}, backfilled until then" if backfilled else f"by {by}"] += count
     return tuple(NodeCount(why, detail, count) for (why, detail), count in sorted(counts.items(), key=_largest_first))
 
 

@@ -65,7 +65,7 @@ class Change(msgspec.Struct, frozen=True):
             ChangeKind.UNCORDON: f"uncordon {nodes} (kubectl uncordon NODE)",
             ChangeKind.NODES_READY: f"{nodes} ready again",
             ChangeKind.NODES_TESTED: f"{nodes} tested",
-            ChangeKind.GANG_ENDS: f"{self.detail} ends",
+            ChangeKind.GANG_ENDS: f"{self.detail} {'ends' if self.count == 1 else 'end'}",
             ChangeKind.ADD_NODES: f"+{nodes}",
             ChangeKind.FEWER_PER_NODE: self.detail + (f", and +{nodes}" if self.count else ""),
         }[self.kind]
@@ -84,10 +84,12 @@ def changes(
     need: int,
     have: int,
     beside: Collection[str] = (),
+    leaving: Collection[str] = (),
 ) -> tuple[Change, ...]:
     """Return changes that make room for `need` pods if `have` of them fit now. The least intrusive change is first.
 
-    `beside` are nodes of the gang's other slots.
+    `beside` are nodes of the gang's other slots. `leaving` are keys of gangs that leave anyway when the gang fits;
+    `have` counts their room.
     """
     missing = need - have
     found = [*_dropped_constraints(snapshot, cls, need, beside)]
@@ -97,7 +99,7 @@ def changes(
         needed = _nodes_needed(_blocked_only_by(snapshot, matcher, cls, why, mend, beside), missing)
         if needed:
             found.append(Change(kind, needed))
-    found += _gangs_ending(snapshot, matcher, gang, cls, missing, beside)
+    found += _gangs_ending(snapshot, matcher, gang, cls, missing, beside, leaving)
     like = best_kind(snapshot, matcher, cls)
     if like is not None:
         found.append(Change(ChangeKind.ADD_NODES, -(-missing // fits(cls, like))))
@@ -231,13 +233,19 @@ def _nodes_needed(times: list[int], missing: int) -> int:
 
 
 def _gangs_ending(
-    snapshot: Snapshot, matcher: Matcher, gang: Gang, cls: PodClass, missing: int, beside: Collection[str]
+    snapshot: Snapshot,
+    matcher: Matcher,
+    gang: Gang,
+    cls: PodClass,
+    missing: int,
+    beside: Collection[str],
+    leaving: Collection[str],
 ) -> list[Change]:
     """Return the one gang whose end is enough (lowest priority, then smallest), else the fewest large ones."""
     gains: list[tuple[int, int, str]] = []
     known: _Known = {}
     for other in snapshot.gangs.values():
-        if other is not gang:
+        if other is not gang and other.key not in leaving:
             gain = _gain(snapshot, matcher, other, cls, beside, known)
             if gain:
                 gains.append((other.priority, gain, other.full_name))

@@ -6,7 +6,7 @@ nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +28,7 @@ from muster.scheduler.placement.rules import is_related
 from muster.scheduler.plan import Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.queue.backfill import Start
+from muster.scheduler.queue.overtaking import has_overtaken
 from muster.scheduler.queue.projection import starts_by
 from muster.scheduler.reasons import NodeWhy, Reason, Why
 from muster.scheduler.snapshot import Snapshot
@@ -154,7 +155,10 @@ def explain(
     head = snapshot.gangs.get(reason.head)
     kept = _kept_for(snapshot, matcher, head) if head is not None else {}
     counts = census(snapshot, recalled, cls, reserved=kept, beside=beside, gang=gang, now=now)
-    options = changes(snapshot, matcher, gang, cls, need, have, beside) if have < need else ()
+    given_back = [other for other in snapshot.backfilled.values() if has_overtaken(gang, other)]
+    have_then = _room_without(snapshot, matcher, cls, beside, given_back) if given_back else have
+    stay = {other.key for other in given_back}
+    options = changes(snapshot, matcher, gang, cls, need, have_then, beside, stay) if have_then < need else ()
     whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
     headline, others = _headline(reason, need, have, whole, gang, options)
     return Explanation(
@@ -173,6 +177,19 @@ def explain(
         head=head.full_name if behind and head is not None else "",
         when=start,
     )
+
+
+def _room_without(
+    snapshot: Snapshot, matcher: Matcher, cls: PodClass, beside: Collection[str], gangs: Iterable[Gang]
+) -> int:
+    """Return how many pods of the class fit once these gangs have left."""
+    ledger = Ledger(snapshot.buckets)
+    for gang in gangs:
+        for node, taken in gang.takes():
+            bucket = ledger.room(snapshot.nodes[node])
+            if bucket is not None:
+                ledger.give(bucket, [node], taken)
+    return room(ledger, matcher, cls, beside)
 
 
 def _reason(
