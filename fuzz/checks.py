@@ -190,7 +190,7 @@ class NoRoomGivenTwice(Checker):
         return any(not tolerates(pod, owner) for pod in pods for owner in owners)
 
     def _kept(self, placement: PlacementFacts, slot: int, here: list[PodFacts]) -> dict[str, int]:
-        """Returns what a slot without a pod keeps, beside the pods here that still have to leave for its gang."""
+        """Returns what a slot without a pod keeps, beside the pods here that its gang still waits for."""
         pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
         if not pods:
             return {}

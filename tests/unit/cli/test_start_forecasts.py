@@ -48,7 +48,7 @@ def between(earliest: timedelta, latest: timedelta | None) -> StartForecast:
         (between(-2 * HOUR, -HOUR), "overdue by 60m, estimated from 40 jobs like those in front"),
         (
             StartForecast(unknown="TooFewJobs", jobs=4),
-            "unknown: an estimate needs more jobs that have ended; 4 are known",
+            "unknown: 10 jobs must have ended before; 4 have",
         ),
         (StartForecast(unknown="TooFarBack"), "unknown: too many jobs are in front"),
         (StartForecast(unknown="TooUncertain"), "unknown: it is too far away, or a job in front has no estimate"),

@@ -353,7 +353,7 @@ def _interval(interval: StartInterval, now: datetime) -> str:
 def _no_start(forecast: StartForecast) -> str:
     match forecast.unknown:
         case "TooFewJobs":
-            return f"unknown: an estimate needs more jobs that have ended; {forecast.jobs} are known"
+            return f"unknown: 10 jobs must have ended before; {forecast.jobs} have"
         case "TooFarBack":
             return "unknown: too many jobs are in front"
         case "TooLarge":

@@ -177,7 +177,8 @@ async def _read_settings(client: Client, team_key: str, trusting: str | None) ->
         note(f"cannot read ConfigMap {CONFIG_MAP}; assuming its defaults")
     except BadConfig as error:
         note(
-            f"ConfigMap {CONFIG_MAP} is not valid; assuming its defaults. The scheduler keeps older settings.\n{error}"
+            f"The text of ConfigMap {CONFIG_MAP} in the cluster is not valid. The scheduler uses the settings from "
+            f"before it, which are not known here; this command assumes the defaults. Errors in the ConfigMap:\n{error}"
         )
     else:
         return config.applied_to(settings) if config is not None else settings

@@ -166,8 +166,8 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option(
     "--restartable/--not-restartable",
     default=None,
-    help="Whether the job may start on nodes reserved for a job before it, and leave when that one can start "
-    "(once it has saved a checkpoint).",
+    help="Whether the job may start on nodes reserved for a job before it, and leave when that one can start. "
+    "Default: once it has saved a checkpoint, or if it is expected to end in time.",
 )
 @click.option(
     "--code", metavar="DIR", callback=not_empty, help="Folder to copy to the workers (the working folder), or none."

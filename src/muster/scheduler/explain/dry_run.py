@@ -98,7 +98,7 @@ class DryRun(msgspec.Struct, frozen=True, rename="camel"):
             if gangs:
                 yield f"  {said}: {few(each.gang for each in gangs)}"
         if self.backfilled:
-            yield f"  backfilled already: {few(self.backfilled)}"
+            yield f"  backfilled already, and running in both cases: {few(self.backfilled)}"
 
     def data(self) -> dict[str, Any]:
         """Return the dry run as JSON-ready data."""

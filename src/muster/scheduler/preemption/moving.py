@@ -108,7 +108,7 @@ def _part(draft: Draft, waiting: Gang, cls: PodClass, node: NodeRecord) -> _Part
     gangs = tuple(draft.snapshot.gangs[key] for key in sorted(occupants(draft.snapshot, node)))
     if not gangs or not all(_may_move(draft, waiting, other) for other in gangs):
         return None
-    gain = min(times_fits(cls.request, node.free_when_empty()), 1 if cls.alone else 1 << 30)
+    gain = min(times_fits(cls.request, node.free_when_empty()), 1 if cls.alone or cls.ports else 1 << 30)
     if not gain:
         return None
     return _Part(node.name, gangs, sum(work_lost(other, draft.now) for other in gangs), gain)

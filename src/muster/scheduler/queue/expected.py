@@ -150,7 +150,7 @@ class Expected:
             return 0
         if not self._matcher.match(cls, node.node_class).serves(name):
             return 0
-        most = 1 if cls.alone else 1 << 30
+        most = 1 if cls.alone or cls.ports else 1 << 30
         empty, free = times_fits(cls.request, node.free_when_empty()), times_fits(cls.request, node.free())
         return max(0, min(empty, most) - min(free, most))
 
