@@ -167,7 +167,7 @@ class NoRoomGivenTwice(Checker):
         here = [pod for pod in self.view.on_node[name].values() if not pod.ended and not self._yields(pod, by)]
         taken = {(pod.gang, pod.slot) for pod in here}
         held = [
-            self._kept(placement, slot, here)
+            self._kept(placement, slot, [pod for pod in here if not by.bundle or pod.bundle != by.bundle])
             for placement in self.view.placements.values()
             if placement.phase not in GIVEN_UP
             for slot, placed in placement.slots.items()
