@@ -195,15 +195,24 @@ class NothingLostWhenAsked(PatientChecker):
         request = section(section(old, "backfill"), "request")
         asked = section(section(new, "backfill"), "request")
         if asked and asked.get("attempt") == new.get("attempt") and request.get("attempt") != asked["attempt"]:
-            self._asked(name, int(asked["attempt"]))
+            self._asked(name, new)
         if int(new.get("attempt", 0)) > attempt and request.get("attempt") == attempt and old["phase"] == "Stopping":
             self._left(name, attempt, old, new)
 
-    def _asked(self, name: str, attempt: int) -> None:
-        spec = self._jobs[name]
+    def _asked(self, name: str, status: Obj) -> None:
+        """Note whether the program runs, can answer, and has done a step that would be lost."""
+        spec, attempt = self._jobs[name], int(status["attempt"])
+        began = int(section(section(status, "run"), "checkpoint").get("step", 0))
         ranks = self._ranks.of(spec.key)
         runs = ranks and all(one.state == "running" and one.attempt == attempt for one in ranks)
-        if spec.answers and spec.grace_s >= SAVES_S and runs and self.view.now - self.stale_s > self.disturbed_until:
+        done = any(one.node_rank == 0 and one.step > began for one in ranks)
+        if (
+            spec.answers
+            and spec.grace_s >= SAVES_S
+            and runs
+            and done
+            and self.view.now - self.stale_s > self.disturbed_until
+        ):
             self._could_answer.add((name, attempt))
 
     def _left(self, name: str, attempt: int, old: Obj, new: Obj) -> None:
