@@ -95,6 +95,7 @@ class NoReservedGangDelayed(NodeWaits):
 
     - From the moment when all nodes that it needs are free or only held by gangs that were backfilled behind it, these
       are asked within `delay_s`. No gang before it in the queue may wait for the same nodes.
+    - From that moment on, no more gangs are backfilled for it.
     - From the moment when it plans to take their nodes, it is bound within the sum of three parts. These are three
       times the largest grace, twice the scheduler's slack for gangs that do not react, and the deadline of binds.
     """
@@ -112,7 +113,11 @@ class NoReservedGangDelayed(NodeWaits):
         """Gangs that could start now but for backfilled gangs."""
 
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
-        """Note since when a gang waits for others to leave."""
+        """Note since when a gang waits for others to leave, and that none is backfilled for a gang that is due."""
+        if old is None and new is not None and new.backfilled_for in self.due:
+            since = max(self._since[new.backfilled_for], self.disturbed_until)
+            if self.view.now - since > self.stale_s + 1.0:
+                self.fail(f"{new.gang} was backfilled for {new.backfilled_for}, which waits only for such gangs")
         if new is not None and new.preempting:
             bundle = bundle_of(new)
             if self._taking.get(bundle, ("", 0.0))[0] != new.uid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -244,3 +245,15 @@ def test_gang_that_would_lose_its_work_may_wait_beside_a_free_node(restartable: 
     stage.job("late", restartable=restartable)
     stage.pod("late", LATE)
     stage.seconds(LIMIT_S + 60)
+
+
+@pytest.mark.parametrize(("due_s", "allowed"), [(STALE_S, True), (STALE_S + 3.0, False)])
+def test_backfill_for_a_gang_that_only_waits_for_backfilled_gangs_is_a_violation(due_s: float, allowed: bool) -> None:
+    stage = Stage()
+    _waits(stage)
+    stage.backfilled()
+    stage.seconds(due_s)
+    stage.job("later")
+    stage.pod("later", LATE)
+    with nullcontext() if allowed else pytest.raises(Violated, match="which waits only for such gangs"):
+        stage.place("later", "Open", backfilled_for="early")
