@@ -7,6 +7,10 @@ from typing import Any
 
 import msgspec
 
+from muster.scheduler.forecast.run_times import RunTimes
+
+COMPUTED = {RunTimes: {"_members", "_groups", "_chains"}}
+"""Attributes that an immutable object computes when they are first needed. They are no part of its value."""
 VALUES = (type(None), bool, int, float, str, bytes)
 
 
@@ -33,4 +37,5 @@ def value_of(item: Any, above: tuple[int, ...] = ()) -> Any:
         fields += getattr(item, "__dict__", {}).items()
         if not fields:
             return type(item).__name__, repr(item)
-    return type(item).__name__, tuple((name, value_of(each, above)) for name, each in fields)
+    computed = COMPUTED.get(type(item), ())
+    return type(item).__name__, tuple((name, value_of(each, above)) for name, each in fields if name not in computed)

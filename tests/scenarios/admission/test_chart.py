@@ -14,6 +14,9 @@ pytestmark = pytest.mark.slow
 
 POLICIES = {f"muster-teams-{name}" for name in ("pods", "templates", "bindings", "nodes", "namespaces", "allocation")}
 
+ALWAYS = "muster-submitters"
+"""The policy about an annotation that only Muster uses. It does not depend on teams."""
+
 
 def names(helm: Helm, kind: str, *arguments: str) -> set[str]:
     return {name for each, _, name in rendered(helm, *arguments) if each == kind}
@@ -24,17 +27,17 @@ def test_nothing_unless_asked_for(offline_helm: Helm) -> None:
 
 
 def test_every_policy_has_its_binding(offline_helm: Helm) -> None:
-    assert names(offline_helm, "ValidatingAdmissionPolicy", *ARGUMENTS) == POLICIES
+    assert names(offline_helm, "ValidatingAdmissionPolicy", *ARGUMENTS) == {*POLICIES, ALWAYS}
     chart = rendered(offline_helm, *ARGUMENTS)
     bindings = [each["spec"] for key, each in chart.items() if key[0] == "ValidatingAdmissionPolicyBinding"]
-    assert {each["policyName"] for each in bindings} == POLICIES
+    assert {each["policyName"] for each in bindings} == {*POLICIES, ALWAYS}
     assert all(each["validationActions"] == ["Deny"] for each in bindings)
 
 
 def test_audit_refuses_nothing(offline_helm: Helm) -> None:
     chart = rendered(offline_helm, *ARGUMENTS, "--set=teams.admission.policy=Audit")
     bindings = [each["spec"] for key, each in chart.items() if key[0] == "ValidatingAdmissionPolicyBinding"]
-    assert all(each["validationActions"] == ["Warn", "Audit"] for each in bindings)
+    assert all(each["validationActions"] == ["Warn", "Audit"] for each in bindings if each["policyName"] != ALWAYS)
 
 
 def test_in_shadow_mode_nothing_is_filled_in_and_nothing_refused(offline_helm: Helm) -> None:

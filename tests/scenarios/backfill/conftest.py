@@ -33,8 +33,12 @@ TRAINS = """
     folder, attempt, rank = pathlib.Path({folder!r}), muster.attempt(), muster.rank()
     last = muster.last_checkpoint()
     state = json.loads(pathlib.Path(last.path).read_text()) if last else {{"step": 0, "weight": 0.0}}
-    (folder / ("{name}-began-%d-%d" % (attempt, rank))).write_text(str(state["step"]))
-    (folder / ("{name}-pid-%d-%d" % (attempt, rank))).write_text(str(os.getpid()))
+    def put(what, value):
+        part = folder / ("{name}-%s-%d-%d.part" % (what, attempt, rank))
+        part.write_text(str(value))
+        part.rename(part.with_suffix(""))
+    put("began", state["step"])
+    put("pid", os.getpid())
     def exists(name):
         return (folder / ("{name}-" + name)).exists()
     def save():
