@@ -13,6 +13,7 @@ from muster.api.trust import Doubt
 from muster.fleet.preflight import cache
 from muster.fleet.remediation import controller, decide
 from muster.fleet.remediation.draining import budgets
+from muster.fleet.remediation.evidence.dead_nodes import Death
 from muster.fleet.remediation.executor import Carrier
 from muster.fleet.remediation.ladder import exits, record
 from muster.fleet.remediation.ladder import session as ladder
@@ -104,7 +105,7 @@ def empty_before_it_is_closed(stack: ExitStack) -> None:
         return await quarantine(self, action) if empty else "later"
 
     def hasty(self: Any, session: Any, node: Any, evidence: Any) -> None:
-        on_rung(self, session, replace(node, tainted=True), evidence)
+        on_rung(self, session, replace(node, quarantined=True), evidence)
 
     stack.enter_context(patch.object(Carrier, "_quarantine", late))
     stack.enter_context(patch.object(Ladder, "_on_rung", hasty))
@@ -177,8 +178,8 @@ def what_is_ill_is_replaced(stack: ExitStack) -> None:
 def who_is_not_reached_is_dead(stack: ExitStack) -> None:
     """Reports of peers are enough; the Lease is not read."""
 
-    def unreached(names: Any, silences: Any, reports: Any, now: float, config: Any) -> dict[str, str]:
-        return dict.fromkeys(names, "its Lease is not renewed, one supposes")
+    def unreached(names: Any, silences: Any, reports: Any, now: float, *others: Any) -> dict[str, Death]:
+        return dict.fromkeys(names, Death("its Lease is not renewed, it is assumed", now))
 
     stack.enter_context(patch.object(controller, "dead", unreached))
 
