@@ -20,6 +20,15 @@ CATCHES = {
     "repeat_what_was_said": 52,
     "forget_rules_about_pods": 8,
     "let_anybody_backfill": 215,
+    "ask_before_the_gang_fits": 27,
+    "never_take_back": 41,
+    "forget_for_whom_nodes_are_reserved": 27,
+    "charge_who_was_asked": 118,
+    "leave_without_saving": 181,
+    "backfill_whatever_it_says": 56,
+    "backfill_while_due": 1617,
+    "never_backfill": 27,
+    "lose_the_place_in_the_queue": 181,
 }
 """The seed that catches a mutant, where it is not the first. Where the scheduler has changed, it may be another."""
 
