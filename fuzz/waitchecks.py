@@ -113,7 +113,7 @@ class NoReservedGangDelayed(NodeWaits):
         """Gangs that could start now but for backfilled gangs."""
 
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
-        """Note since when a gang waits for others to leave, and that none is backfilled for a gang that is due."""
+        """Note since when a gang waits for others to leave, and that no gang is backfilled behind one that is due."""
         if old is None and new is not None and new.backfilled_for in self.due:
             since = max(self._since[new.backfilled_for], self.disturbed_until)
             if self.view.now - since > self.stale_s + 1.0:

@@ -10,7 +10,7 @@ import msgspec
 from muster.scheduler.forecast.run_times import RunTimes
 
 COMPUTED = {RunTimes: {"_members", "_groups", "_chains"}}
-"""Attributes that an immutable object computes when they are first needed. They are no part of its value."""
+"""Attributes that an immutable object computes when they are first needed. They do not belong to its value."""
 VALUES = (type(None), bool, int, float, str, bytes)
 
 
