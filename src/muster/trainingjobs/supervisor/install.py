@@ -26,15 +26,21 @@ def command_install(arguments: list[str]) -> int:
     folder, package = arguments[0], os.path.dirname(os.path.abspath(__file__))
     muster = os.path.dirname(os.path.dirname(package))
     target = os.path.join(folder, "sdk", "muster")
-    os.makedirs(os.path.join(target, "sdk"), exist_ok=True)
-    for source in ["__init__.py", *(os.path.join("sdk", name) for name in os.listdir(os.path.join(muster, "sdk")))]:
-        if source.endswith(".py"):
-            shutil.copyfile(os.path.join(muster, source), os.path.join(target, source))
+    for source in ["__init__.py", *_modules(muster, "sdk")]:
+        os.makedirs(os.path.dirname(os.path.join(target, source)), exist_ok=True)
+        shutil.copyfile(os.path.join(muster, source), os.path.join(target, source))
     own = os.path.join(folder, "supervisor.py")
     assemble(package, own + ".new")
     os.chmod(own + ".new", 0o755)
     os.replace(own + ".new", own)
     return 0
+
+
+def _modules(root: str, below: str) -> list[str]:
+    """Paths of the Python files in a folder and its subfolders, relative to the root."""
+    found = os.walk(os.path.join(root, below))
+    paths = [os.path.join(folder, name) for folder, _, names in found for name in names if name.endswith(".py")]
+    return [os.path.relpath(path, root) for path in paths]
 
 
 def assemble(package: str, path: str) -> None:

@@ -1,0 +1,1 @@
+"""The data path of a node: the cache of object blocks, and its peers."""

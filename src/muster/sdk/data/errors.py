@@ -1,0 +1,49 @@
+"""Errors of object stores. Messages name the object and the fix, and never hold a credential."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """An object store did not do what was asked.
+
+    Attributes:
+        url: the store, without credentials.
+        key: the object; "" if the error concerns the whole store.
+    """
+
+    def __init__(self, message: str, url: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.url = url
+        self.key = key
+
+
+class NotFound(StoreError):
+    """The object does not exist."""
+
+
+class Forbidden(StoreError):
+    """The credentials do not permit the operation on this object."""
+
+
+class AlreadyExists(StoreError):
+    """A create-only write found an object with this key."""
+
+
+class ObjectChanged(StoreError):
+    """The object is not the one that the caller began to read: its ETag differs."""
+
+
+class Unavailable(StoreError):
+    """The store did not answer successfully before the deadline."""
+
+
+class WrongStore(StoreError):
+    """The bucket, region, endpoint or credentials do not fit each other; the message says what to change."""
+
+
+class NoCreateOnly(StoreError):
+    """The store does not refuse a create-only write of an existing object, so checkpoints in it are not safe."""
+
+
+class ObstoreMissing(StoreError):
+    """The package obstore is not installed here, and there is no node cache that could be used instead."""

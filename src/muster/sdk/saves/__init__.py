@@ -1,0 +1,1 @@
+"""The checkpoint contract: shards, a manifest with checksums, confirmation by the controller, and retention."""
