@@ -16,6 +16,8 @@ from muster.embedded.objects import Obj, section
 BACKFILLED = "Backfilled"
 FUTILE_MAX = 5
 """A gang may be asked so often for one gang that does not start: its nodes break, or it is changed."""
+SECOND_S = 1.0
+"""Conditions have times in whole seconds: a checkpoint of the second of the request counts as its answer."""
 SAVES_S = 10.0
 """With this grace, a program that answers saves its last step before it is stopped."""
 
@@ -221,7 +223,7 @@ class NothingLostWhenAsked(PatientChecker):
             self.fail(f"{name} is charged {charged} times for attempt {attempt}, which was asked to leave")
         lost_s = _lost_s(new) - _lost_s(old)
         undisturbed = self.view.now - self.stale_s > self.disturbed_until
-        if lost_s and (name, attempt) in self._could_answer and undisturbed:
+        if lost_s >= SECOND_S and (name, attempt) in self._could_answer and undisturbed:
             self.fail(f"{name} lost {lost_s:.1f} s of attempt {attempt}, whose program answers")
 
 
