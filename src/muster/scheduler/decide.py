@@ -36,6 +36,7 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.preemption.eviction import is_tried, try_eviction
 from muster.scheduler.preemption.make_room import MadeRoom, make_room
 from muster.scheduler.preemption.moving import movers
+from muster.scheduler.preemption.stopping import fits_once_stopped
 from muster.scheduler.preemption.victims import continues_without, is_stuck, may_take, room_within_s
 from muster.scheduler.queue.backfill import START_SLACK_S, Start, start_of, would_end_at
 from muster.scheduler.queue.backfill_records import update_records
@@ -259,7 +260,8 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
     """Give a gang the nodes of backfilled gangs and of gangs of lower priority, if it then fits. Return whether it did.
 
     This comes before more gangs are backfilled, which would use the nodes that are free. If the gang would fit except
-    for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later.
+    for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later. The
+    same holds if it waits only until pods that are being deleted have stopped.
     A gang that lost nodes takes them from backfilled gangs here, and from others in `_make_room_in_order`.
     """
     if gang.key in draft.leaving:
@@ -283,6 +285,8 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
         draft.delayed.append(gang.key)
         draft.kept.now_due(groups)
         wake(draft, max(rests.get(other.key, 0.0) for other in made.victims))
+    elif fits_once_stopped(draft, gang, groups, closed, repaired):
+        draft.kept.now_due(groups)
     return False
 
 

@@ -56,6 +56,7 @@ class Snapshot:
         ending: (end, key) of gangs on nodes with a time limit, the first to end first.
         joining: bound gangs with pending pods beyond their minimum, by the classes of those.
         shown: keys of the gangs whose pods show a demand to autoscalers.
+        stopping: pods on nodes that are being deleted, by UID.
         budgets: disruption budgets for evictions.
         searches: recent searches for victims that found none, by the key of the gang that needs the room.
         owners: team of each node that has one.
@@ -84,6 +85,7 @@ class Snapshot:
     ending: Sequence[tuple[float, str]]
     joining: Mapping[QueueKey, Queue]
     shown: Collection[str]
+    stopping: Mapping[str, PodRecord]
     budgets: Budgets
     searches: Mapping[str, FailedSearch]
     owners: Mapping[str, str]

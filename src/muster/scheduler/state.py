@@ -73,6 +73,7 @@ class ClusterState:
         self._dirty: dict[str, None] = {}
         self._now = 0.0
         self._shown: set[str] = set()
+        self._stopping: dict[str, PodRecord] = {}
         self.budgets = Budgets(self._classes.peers.labels_of)
         self.foreign = ForeignGangs(self.gangs, join=self._join, refresh=self._refresh, changed=self._touch)
         self.jobs = Jobs(self.gangs, self._gangs_by_uid, lost=self.foreign.lost, changed=self._touch)
@@ -91,6 +92,7 @@ class ClusterState:
             ending=self._queues.ending,
             joining=self._queues.joining,
             shown=self._shown,
+            stopping=self._stopping,
             budgets=self.budgets,
             searches=self._searches,
             owners=self._table.owners,
@@ -243,6 +245,10 @@ class ClusterState:
             record.node, record.assumed = pod.spec.node_name, False
             record.bound_since = record.bound_since or _bound_since(pod)
         record.terminating = record.terminating or pod.terminating
+        if pod.terminating:
+            record.stops_by = seconds(pod.metadata.deletion_timestamp)
+        if record.terminating and record.node:
+            self._stopping[pod.uid] = record
         record.finished = pod.finished
         record.succeeded = pod.status.phase == "Succeeded"
         ran = (record.started, record.ready)
@@ -268,6 +274,7 @@ class ClusterState:
         record = self.pods.pop(uid, None)
         if record is None:
             return
+        self._stopping.pop(uid, None)
         self.claims.forget(record)
         self._classes.peers.remove_pod(uid)
         self._table.uncount(record)

@@ -278,3 +278,58 @@ def test_explain_counts_nodes_of_backfilled_gangs_as_given_back() -> None:
     found = explain(world.state.snapshot(), world.gang("head"), now=world.now)
     assert [change.text() for change in found.changes] == ["default/running ends", "+2 nodes"]
     assert "1 in use (by default/small, backfilled until then)" in [each.text() for each in found.nodes]
+
+
+def _ends_slowly(world: World, name: str) -> None:
+    """The job succeeds; its pods still stop."""
+    world.set_job(name, JobFacts(ended="Succeeded"))
+    for pod in [pod for pod in world.pods.values() if pod.metadata.labels.get("muster.dev/gang") == name]:
+        world.terminate(pod.name)
+
+
+def test_no_gang_is_backfilled_while_the_last_pods_on_reserved_nodes_stop() -> None:
+    """Base seed 2263: gangs that ended one after the other let one more start each time, and the head never fitted."""
+    world = waiting_head()
+    _ends_slowly(world, "running")
+    add_restartable(world, "small")
+    world.run()
+    assert world.nodes_of("small") == {}
+    world.remove_gang("running")
+    world.run()
+    assert set(world.nodes_of("head").values()) == {"a", "b", "c"}
+
+
+def test_no_gang_is_backfilled_while_a_backfilled_gang_stops_and_another_rests() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("running", 1)
+    world.run()
+    world.add_gang("head", 3)
+    add_restartable(world, "first", 2)
+    world.run()
+    end(world, "running")
+    world.run()
+    _ends_slowly(world, "first")
+    add_restartable(world, "small")
+    world.run()
+    assert world.nodes_of("small") == {}
+
+
+def test_pods_that_do_not_stop_in_time_keep_no_gang_from_being_backfilled() -> None:
+    world = waiting_head()
+    _ends_slowly(world, "running")
+    add_restartable(world, "small")
+    world.run()
+    world.now += world.settings.leave_slack_s + 1.0
+    world.run()
+    assert set(world.nodes_of("small").values()) == {"c"}
+
+
+def test_a_pod_of_a_gang_that_keeps_its_slot_gives_no_room() -> None:
+    world = waiting_head()
+    world.terminate(
+        next(pod.name for pod in world.pods.values() if pod.metadata.labels["muster.dev/gang"] == "running")
+    )
+    add_restartable(world, "small")
+    world.run()
+    assert set(world.nodes_of("small").values()) == {"c"}

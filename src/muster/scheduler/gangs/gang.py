@@ -56,6 +56,7 @@ class PodRecord:
         retry_at: earliest retry after a failed bind or eviction; seconds since the epoch.
         started: its phase is not Pending any more.
         ready: its Ready condition is True.
+        stops_by: if it is being deleted, when its grace ends, in seconds since the epoch; 0 if that is unknown.
         bound_since: when it was bound, from the API server; 0 if unknown.
         scale_up: autoscalers may add nodes for it.
         unschedulable: its condition asks autoscalers for nodes.
@@ -65,7 +66,7 @@ class PodRecord:
     __slots__ = (
         "assumed", "attempt", "backfilled", "binding", "bound_since", "claims", "cls", "counted_on", "created", "error",
         "finished", "gang", "gates", "labels_error", "name", "namespace", "node", "owner", "priority", "problem",
-        "ready", "retry_at", "scale_up", "slot", "started", "succeeded", "terminating", "traits", "uid",
+        "ready", "retry_at", "scale_up", "slot", "started", "stops_by", "succeeded", "terminating", "traits", "uid",
         "unschedulable",
     )  # fmt: skip
 
@@ -98,6 +99,7 @@ class PodRecord:
         self.binding = False
         self.retry_at = 0.0
         self.bound_since = 0.0
+        self.stops_by = 0.0
         self.scale_up = False
         self.unschedulable = False
         self.backfilled = False
