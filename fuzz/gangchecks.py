@@ -111,7 +111,7 @@ class NoSlotLost(Checker):
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
         """Compare two versions of a Placement."""
         if new is not None:
-            if sorted(new.slots) != list(range(new.size)):
+            if not self._has_its_slots(new):
                 self.fail(f"{new.name} has slots {sorted(new.slots)} of {new.size}")
             alone = not new.name.startswith(OF_OTHERS)  # pods of others may share a node
             if alone and len({node for node, _ in new.slots.values()}) != new.size:
@@ -136,6 +136,11 @@ class NoSlotLost(Checker):
         for slot, (node, uid) in old.slots.items():
             if slot in new.slots and new.slots[slot][0] != node and slot not in planned:
                 self._moved(old, slot, node, uid, new.slots[slot][0])
+
+    def _has_its_slots(self, new: PlacementFacts) -> bool:
+        """Returns whether it has one slot for each member. Pods of a larger attempt before may still hold others."""
+        old_pods = {pod.slot for pod in self.view.gangs[new.gang].values() if pod.node and pod.slot >= new.size}
+        return sorted(new.slots.keys() - old_pods) == list(range(new.size))
 
     def _left(self, old: PlacementFacts) -> None:
         """A preempted gang keeps its slots until all its bound pods have ended."""

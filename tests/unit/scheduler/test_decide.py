@@ -595,3 +595,21 @@ def test_of_two_placements_that_keep_one_node_the_one_whose_pod_runs_there_has_i
     world.add_nodes("b")
     world.run()
     assert (world.nodes_of("late"), world.nodes_of("early")) == ({0: "a"}, {0: "b"})
+
+
+def test_job_that_needs_fewer_nodes_keeps_no_slot_for_a_pod_of_its_last_attempt() -> None:
+    """Fleet seed 499: a job was made smaller while one of its old pods still ran, and kept that node for good."""
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("job", 2)
+    world.run()
+    world.remove_pod("job-0-0")
+    world.add_member("job", 0, 1, attempt=1)
+    world.run()
+    assert world.nodes_of("job") == {0: "a", 1: "b"}
+    world.remove_pod("job-1-0")
+    world.run()
+    assert [slot.node for slot in world.placements["default/job"].spec.slots] == ["a"]
+    world.add_gang("next", 1)
+    world.run()
+    assert world.nodes_of("next") == {0: "b"}

@@ -311,7 +311,14 @@ class Gang:
 
     @property
     def surplus(self) -> list[int]:
-        """Placed slots that will get no pod, because the workload was scaled down."""
+        """Placed slots that will get no pod, because the workload was scaled down.
+
+        A gang of fixed size keeps such a slot while it has a pod of an earlier, larger attempt.
+        """
+        if self.roster is None and len(self.placed) > self.size and self.current:
+            return sorted(
+                (slot for slot in self.placed if slot >= self.size and slot not in self.current), reverse=True
+            )
         shape = self.roster.shape if self.roster is not None else None
         if shape is None or not self.current:
             return []
