@@ -333,3 +333,19 @@ def test_a_pod_of_a_gang_that_keeps_its_slot_gives_no_room() -> None:
     add_restartable(world, "small")
     world.run()
     assert set(world.nodes_of("small").values()) == {"c"}
+
+
+def test_record_of_a_backfilled_gang_is_written_once_if_the_gang_in_front_waits_for_one_lost_node() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("head", 2, gpus=4)
+    world.run()
+    lost = next(pod for pod in world.pods.values() if pod.spec.node_name == "a")
+    world.remove_pod(lost.name)
+    world.remove_node("a")
+    world.add_member("head", int(lost.metadata.labels["muster.dev/slot"]), 2, gpus=4, attempt=1)
+    world.set_job("small", RESTARTABLE)
+    world.add_gang("small", 1, gpus=4)
+    world.run()
+    assert set(world.nodes_of("small").values()) == {"b"}
+    assert world.decide().actions == ()

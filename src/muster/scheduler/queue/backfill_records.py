@@ -35,6 +35,8 @@ def update_records(draft: Draft) -> None:
             record = replace(record, gang=first.full_name, gang_uid=first.uid)
         else:
             record = None
+        if record == placement.spec.backfill:
+            continue  # a placed gang that waits for a lost node reserves them now
         fresh = replace(placement, spec=replace(placement.spec, backfill=record))
         draft.actions.append(WritePlacement(gang.key, fresh))
         draft.written.add(gang.key)
