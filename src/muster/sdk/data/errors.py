@@ -34,7 +34,15 @@ class ObjectChanged(StoreError):
 
 
 class Unavailable(StoreError):
-    """The store did not answer successfully before the deadline."""
+    """The store did not answer successfully before the deadline.
+
+    Attributes:
+        attempts: how many requests failed.
+    """
+
+    def __init__(self, message: str, url: str = "", key: str = "", attempts: int = 0) -> None:
+        super().__init__(message, url, key)
+        self.attempts = attempts
 
 
 class WrongStore(StoreError):

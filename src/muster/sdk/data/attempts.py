@@ -1,0 +1,129 @@
+"""Decides after each failed attempt of a call: raise which error, or pause and repeat."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, TypeVar
+
+from muster.sdk.data import failures, messages
+from muster.sdk.data.access import Access
+from muster.sdk.data.deadline import Deadline
+from muster.sdk.data.errors import (
+    AlreadyExists,
+    Forbidden,
+    NotFound,
+    ObjectChanged,
+    StoreError,
+    Unavailable,
+    WrongStore,
+)
+from muster.sdk.data.failures import Failure, failure_of
+from muster.sdk.data.obstore_clients import Clients
+from muster.sdk.data.retry import Backoff
+
+CREDENTIALS_GRACE_S = 180.0  # the kubelet updates the files of a Secret within about two minutes
+_METADATA_ATTEMPTS = 4
+
+T = TypeVar("T")
+
+
+class Attempts:
+    """The retries of all calls of one store."""
+
+    def __init__(self, clients: Clients, url: str, access: Access) -> None:
+        self.url = url
+        self._clients = clients
+        self._words = messages.Messages(url, clients.endpoint, access)
+        self._credentials_worked = False
+
+    def call(
+        self,
+        key: str,
+        deadline: Deadline,
+        action: Callable[[Any], T],
+        timeout_s: float,
+        *,
+        note: Callable[[Failure], None] | None = None,
+        explain: Callable[[Any], object] | None = None,
+        retries: int = 0,
+    ) -> T:
+        """Return what `action` returns for a client, and repeat it after temporary failures until the deadline.
+
+        Args:
+            key: the object, for messages.
+            deadline: end of all attempts.
+            action: sends requests with obstore, and raises its exceptions.
+            timeout_s: time for one request.
+            note: called with each failure.
+            explain: sends a request whose failure has an error code, if that of `action` has none (HEAD).
+            retries: how often obstore repeats a request inside `action`.
+        """
+        backoff = Backoff(deadline)
+        while True:
+            client = self.client(deadline, timeout_s, retries)
+            try:
+                result = action(client)
+            except Exception as error:
+                failure = failure_of(error)
+            else:
+                self.succeeded()
+                return result
+            if explain is not None and not failure.code and failure.status in (400, 401, 403):
+                failure = _explained(failure, explain, client)
+            if note is not None:
+                note(failure)
+            self.failed(key, failure, backoff)
+
+    def client(self, deadline: Deadline, timeout_s: float, retries: int = 0) -> Any:
+        """A client whose requests end by the deadline."""
+        return self._clients.get(min(timeout_s, deadline.remaining_s()), retries)
+
+    def succeeded(self) -> None:
+        """Note that the store accepted the credentials."""
+        self._credentials_worked = True
+
+    def failed(self, key: str, failure: Failure, backoff: Backoff) -> None:
+        """Raise the error that the failure means, or pause until the next attempt."""
+        if failure.kind in (failures.TEMPORARY, failures.THROTTLED):
+            if not backoff.pause(failure.kind == failures.THROTTLED):
+                message = self._words.unavailable(key, failure, backoff)
+                raise Unavailable(message, self.url, key, attempts=backoff.attempts)
+        elif failure.kind in (failures.FORBIDDEN, failures.BAD_CREDENTIALS):
+            self._refused(key, failure, backoff)
+        elif failure.kind == failures.NO_CREDENTIALS and backoff.attempts < _METADATA_ATTEMPTS and backoff.pause():
+            pass
+        else:
+            error = _ERRORS.get(failure.kind, StoreError)
+            raise error(self._words.of(key, failure), self.url, key)
+
+    def _refused(self, key: str, failure: Failure, backoff: Backoff) -> None:
+        """Repeat with new credentials; if there were good ones before, wait for new ones."""
+        changed = self._clients.reload()
+        expired = failure.kind == failures.BAD_CREDENTIALS
+        may_come = expired and self._credentials_worked and backoff.elapsed_s() < CREDENTIALS_GRACE_S
+        if (changed or may_come) and backoff.pause():
+            return
+        error = WrongStore if expired else Forbidden
+        raise error(self._words.of(key, failure, self._clients.expiration), self.url, key)
+
+
+def _explained(failure: Failure, explain: Callable[[Any], object], client: Any) -> Failure:
+    try:
+        explain(client)
+    except Exception as error:
+        better = failure_of(error)
+        if better.code:
+            return better
+    return failure
+
+
+_ERRORS = {
+    failures.MISSING: NotFound,
+    failures.EXISTS: AlreadyExists,
+    failures.CHANGED: ObjectChanged,
+    failures.NO_CREDENTIALS: WrongStore,
+    failures.WRONG_BUCKET: WrongStore,
+    failures.WRONG_REGION: WrongStore,
+    failures.CLOCK: WrongStore,
+    failures.NO_RANGES: WrongStore,
+    failures.BAD_KEY: WrongStore,
+}
