@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
+from muster.api.store_url import is_url, local_folder
 from muster.api.training_job import TrainingJob
 
 _UID_CHARS: Final = 8
+_NAME: Final = re.compile(r"(?:^|/)step-\d+-attempt-(\d{1,9})(?:-\d+)?/?$")
 
 
 def own_folder(path: str, name: str, uid: str) -> str:
-    """The folder or URL of one job below `spec.checkpoint.path`: PATH/NAME-UID8."""
-    own = f"{name}-{uid[:_UID_CHARS]}"
-    if "://" in path:
+    """The folder or URL of one job below `spec.checkpoint.path`: PATH/NAME-UID8. A `file://` URL gives a folder."""
+    own, path = f"{name}-{uid[:_UID_CHARS]}", local_folder(path)
+    if is_url(path):
         parts = urlsplit(path)
         return parts._replace(path=f"{parts.path.rstrip('/')}/{own}").geturl()
     return f"{path.rstrip('/')}/{own}"
@@ -30,3 +33,9 @@ def folder_of(job: TrainingJob) -> str:
     if job.status.attempt > 0:
         return job.spec.checkpoint.path
     return own_folder(job.spec.checkpoint.path, job.name, job.uid)
+
+
+def attempt_in(path: str) -> int | None:
+    """The attempt in the name of a checkpoint of the SDK; None for other names."""
+    found = _NAME.search(path)
+    return int(found[1]) if found else None

@@ -67,7 +67,7 @@ KINDS: Final = (
             Column("MESSAGE", "string", ".status.message", "What the job does or waits for.", 1),
         ),
         rules=rules.TRAINING_JOB,
-        spec_rules=rules.TRAINING_JOB_SPEC,
+        spec_rules=(*rules.TRAINING_JOB_SPEC, *rules.STORES),
     ),
     Kind(
         resource=Placement.RESOURCE,

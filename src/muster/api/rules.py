@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from muster.api import store_url
 from muster.api.names import JOB_NAME_MAX
 from muster.api.training_job import DNS_LABEL, MUTABLE_FIELDS, TrainingJobSpec
 from muster.api.training_job_status import LEFT_OUT_MAX
@@ -119,6 +120,57 @@ TRAINING_JOB_SPEC: Final = (
     ),
 )
 
+
+def _cel(pattern: str) -> str:
+    """A regular expression as a CEL string."""
+    return "'" + pattern.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _without_secret(section: str, field: str) -> Rule:
+    """A rule for a URL in the spec: it contains no credentials."""
+
+    def holds(spec: Json, _: Json) -> bool:
+        return not store_url.has_secret(str(_section(spec, section).get(field, "")))
+
+    path = f"self.{section}.{field}"
+    return Rule(
+        f"!has(self.{section}) || !has({path}) || !{path}.matches({_cel(store_url.SECRET_IN_URL)})",
+        f"{section}.{field} {store_url.NO_SECRET}",
+        holds,
+        field=f".{section}.{field}",
+    )
+
+
+def _endpoint(section: str) -> Rule:
+    """A rule for the endpoint of an object store."""
+
+    def holds(spec: Json, _: Json) -> bool:
+        return not store_url.endpoint_problem(str(_section(spec, section).get("endpoint", "")))
+
+    path = f"self.{section}.endpoint"
+    return Rule(
+        f"!has(self.{section}) || !has({path}) || {path} == '' || {path}.matches({_cel(store_url.ENDPOINT)})",
+        f"{section}.endpoint must be the URL of a service, such as http://HOST:PORT, without credentials and a query",
+        holds,
+        field=f".{section}.endpoint",
+    )
+
+
+STORES: Final = (
+    Rule(
+        f"!has(self.data) || self.data.url.matches({_cel(store_url.STORE_URL)}) || "
+        f"self.data.url.matches({_cel(store_url.FILE_URL)})",
+        "data.url must be s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///FOLDER, without "
+        "credentials and a query",
+        lambda spec, _: "data" not in spec or not store_url.data_problem(str(_section(spec, "data").get("url", ""))),
+        field=".data.url",
+    ),
+    _without_secret("checkpoint", "path"),
+    _endpoint("data"),
+    _endpoint("checkpoint"),
+)
+"""Rules of the spec about object stores."""
+
 NODE_REMEDIATION_SPEC: Final = (
     Rule(
         "self.node == oldSelf.node && self.nodeUID == oldSelf.nodeUID",
@@ -128,4 +180,4 @@ NODE_REMEDIATION_SPEC: Final = (
     ),
 )
 
-BY_CEL: Final = {rule.cel: rule for rule in (*TRAINING_JOB, *TRAINING_JOB_SPEC, *NODE_REMEDIATION_SPEC)}
+BY_CEL: Final = {rule.cel: rule for rule in (*TRAINING_JOB, *TRAINING_JOB_SPEC, *STORES, *NODE_REMEDIATION_SPEC)}

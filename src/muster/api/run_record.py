@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
@@ -20,13 +21,24 @@ class SlotRange(KubeStruct):
 
 
 class HandedCheckpoint(KubeStruct):
-    """The checkpoint from which an attempt began."""
+    """The checkpoint from which an attempt began.
+
+    If its ranks find that it is damaged, the controller replaces it with the next older one.
+    """
 
     path: Annotated[str, Meta(description="Path or URL of the checkpoint.")]
     step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
     seen_everywhere: Annotated[
         bool, Meta(description="Whether every node of the attempt saw the checkpoint before the attempt began.")
     ] = False
+    manifest: Annotated[str, Meta(description="SHA-256 of the checkpoint's manifest, in hex; empty without one.")] = ""
+    restored: Annotated[
+        datetime | None,
+        Meta(
+            description="When every node of the attempt had read and verified the checkpoint. Absent before, and for "
+            "programs that do not report it."
+        ),
+    ] = None
 
 
 class RunRecord(KubeStruct):

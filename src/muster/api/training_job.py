@@ -15,6 +15,7 @@ Launcher = Literal["mpi", "torchrun", "none"]
 RemoteShell = Literal["supervisor", "sshd"]
 NoSpare = Literal["Wait", "Shrink", "Requeue"]
 OnStall = Literal["Report", "Restart"]
+BadShards = Literal["Fail", "Skip"]
 
 TESTED_WITHIN_MAX_H = 8760
 """A year. A larger limit would have no effect."""
@@ -23,6 +24,9 @@ DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 RESOURCE_NAME = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 QUANTITY = "^[0-9]+(\\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"
 SHA256 = "^[0-9a-f]{64}$"
+OBJECT_NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+"""The name of a Secret (Kubernetes docs, "DNS Subdomain Names")."""
+REGION = "^[A-Za-z0-9][-A-Za-z0-9_]*$"
 
 
 _ANY_OBJECT: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -94,10 +98,54 @@ class CheckpointFrom(KubeStruct):
     path: Annotated[
         str,
         Meta(
+            max_length=4096,
             description="A checkpoint, a URL, or a job's folder of checkpoints. In a folder the newest confirmed "
-            "checkpoint is used."
+            "checkpoint is used.",
         ),
     ] = ""
+
+
+class StoreCredentials(KubeStruct):
+    """A Secret with the credentials of an object store."""
+
+    secret_name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=253,
+            pattern=OBJECT_NAME,
+            description="Name of a Secret in the job's namespace. Its keys are named like the usual environment "
+            "variables, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. The pods mount it as a volume.",
+        ),
+    ]
+
+
+_ENDPOINT_TEXT: Final = "URL of the store's service, such as http://minio:9000. If absent, the cloud's own."
+_REGION_TEXT: Final = "Region of the bucket, if the store needs one."
+_CREDENTIALS_TEXT: Final = "Credentials of the store. If absent, the pod's own identity is used (workload identity)."
+
+
+class DataSpec(KubeStruct):
+    """Where the program's training data is."""
+
+    url: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=2048,
+            description="URL of the data: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///FOLDER.",
+        ),
+    ]
+    endpoint: Annotated[str, Meta(max_length=2048, description=_ENDPOINT_TEXT)] = ""
+    region: Annotated[str, Meta(max_length=64, description=_REGION_TEXT)] = ""
+    credentials: Annotated[StoreCredentials | None, Meta(description=_CREDENTIALS_TEXT)] = None
+    bad_shards: Annotated[
+        BadShards,
+        Meta(
+            description="What happens if a shard cannot be read or is damaged. Fail: the program gets an error that "
+            "names the shard. Skip: its samples are skipped and counted, and skipped again after a restart."
+        ),
+    ] = "Fail"
 
 
 class CheckpointSpec(KubeStruct):
@@ -107,10 +155,15 @@ class CheckpointSpec(KubeStruct):
         str,
         Meta(
             min_length=1,
+            max_length=4096,
             description="Folder or URL below which the job gets its own folder, NAME-UID (status.checkpointDir). The "
-            "program receives that folder. Muster does not read URLs.",
+            "program receives that folder. Muster's SDK reads and writes folders and s3, gs and az URLs; a URL with "
+            "another scheme or with a query is for the program alone.",
         ),
     ]
+    endpoint: Annotated[str, Meta(max_length=2048, description=_ENDPOINT_TEXT)] = ""
+    region: Annotated[str, Meta(max_length=64, description=_REGION_TEXT)] = ""
+    credentials: Annotated[StoreCredentials | None, Meta(description=_CREDENTIALS_TEXT)] = None
     from_: Annotated[
         CheckpointFrom | None,
         Meta(
@@ -299,6 +352,7 @@ class TrainingJobSpec(KubeStruct):
             description="Maximum number of restarts after unexplained faults. The next such fault fails the job.",
         ),
     ] = 5
+    data: Annotated[DataSpec | None, Meta(description="Where the training data is.")] = None
     checkpoint: Annotated[CheckpointSpec | None, Meta(description="Where checkpoints are kept.")] = None
     time_limit_seconds: (
         Annotated[

@@ -18,8 +18,12 @@ RankTrouble = Literal["stopped", "zombie", "gone"]
 ForecastBasis = Literal["Similar", "General", "Limits"]
 ForecastGap = Literal["TooFewJobs", "TooFarBack", "TooLarge", "TooUncertain"]
 
+RestoreProblem = Literal["Checksum", "Missing", "Size", "Manifest", "Read", "Version"]
+
 CHECKPOINTS_MAX = 5
 """Most confirmed checkpoints in a job's status."""
+QUARANTINED_MAX = 5
+"""Most damaged checkpoints in a job's status."""
 LEFT_OUT_MAX = 256
 """Most nodes without which a job may continue. The status lists their slots, and its size is limited."""
 IDLE_RANKS_MAX = 16
@@ -210,6 +214,31 @@ class CheckpointStatus(KubeStruct):
     step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
     attempt: Annotated[int, Meta(description="The attempt that wrote the checkpoint.")] = 0
     time: Annotated[datetime | None, Meta(description="When the checkpoint was reported.")] = None
+    bytes: Annotated[int | None, Meta(description="Total size of its shards, if the program reported it.")] = None
+    shards: Annotated[int | None, Meta(description="Number of its shards, if the program reported it.")] = None
+    manifest: Annotated[
+        str, Meta(description="SHA-256 of its manifest, in hex. Empty if it was written without a manifest.")
+    ] = ""
+    verified_time: Annotated[
+        datetime | None, Meta(description="When every node of an attempt last read and verified the checkpoint.")
+    ] = None
+
+
+class QuarantinedCheckpoint(KubeStruct):
+    """A confirmed checkpoint that ranks could not restore. No attempt starts from it again."""
+
+    path: Annotated[str, Meta(description="Path or URL of the checkpoint.")]
+    step: Annotated[int, Meta(description="The step of the checkpoint.")] = 0
+    attempt: Annotated[int, Meta(description="The attempt that wrote the checkpoint.")] = 0
+    reason: Annotated[
+        RestoreProblem,
+        Meta(
+            description="What is wrong with it. Checksum, Size: the bytes are not those that were written. Missing: an "
+            "object or file is gone. Manifest: the manifest is missing or not the confirmed one."
+        ),
+    ] = "Checksum"
+    message: Annotated[str, Meta(description="The problem as text, with the node that found it.")] = ""
+    time: Annotated[datetime | None, Meta(description="When the controller recorded it.")] = None
 
 
 class CheckpointSource(KubeStruct):
@@ -233,6 +262,9 @@ class Timeline(KubeStruct):
     placed: Annotated[datetime | None, Meta(description="When every slot had a node again.")] = None
     ready: Annotated[datetime | None, Meta(description="When every supervisor had joined.")] = None
     running: Annotated[datetime | None, Meta(description="When the controller directed the ranks to run.")] = None
+    restored: Annotated[
+        datetime | None, Meta(description="When every node had read and verified the checkpoint, if the ranks say so.")
+    ] = None
     useful: Annotated[
         datetime | None, Meta(description="When the program reported a later step than before the fault.")
     ] = None
@@ -353,6 +385,13 @@ class TrainingJobStatus(KubeStruct):
             description="The newest confirmed checkpoints, newest first. If one no longer exists, the next attempt "
             "starts from the next older one. Attempt 0 means the other job's checkpoint that "
             "spec.checkpoint.from names.",
+        ),
+    ] = ()
+    quarantined_checkpoints: Annotated[
+        tuple[QuarantinedCheckpoint, ...],
+        Meta(
+            max_length=QUARANTINED_MAX,
+            description="The newest confirmed checkpoints that ranks could not restore, newest last.",
         ),
     ] = ()
     quiet: Annotated[

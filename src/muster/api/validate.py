@@ -9,13 +9,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from muster.api import store_url
 from muster.api.names import JOB_NAME_MAX, NAMESPACE_MAX, WORKER_CONTAINER
 from muster.api.training_job import (
     DNS_LABEL,
     QUANTITY,
+    REGION,
     SHA256,
     CheckpointSpec,
     CodeSource,
+    DataSpec,
     TrainingJob,
     TrainingJobSpec,
 )
@@ -47,7 +50,17 @@ RESERVED_ENV: Final = frozenset(
         "POD_IP",
     }
 )
-RESERVED_VOLUMES: Final = frozenset({"muster", "muster-token", "muster-code", "muster-shm"})
+RESERVED_VOLUMES: Final = frozenset(
+    {
+        "muster",
+        "muster-token",
+        "muster-code",
+        "muster-shm",
+        "muster-store-data",
+        "muster-store-checkpoint",
+        "muster-cache",
+    }
+)
 _OURS_IN_TEMPLATE: Final = {
     "schedulerName": "Muster schedules the pods",
     "restartPolicy": "Muster restarts pods itself",
@@ -94,6 +107,7 @@ def validate(job: TrainingJob) -> list[Problem]:
         problems.append(
             Problem("spec.mpi", f"has no effect with launcher {spec.launcher}; remove it or use launcher: mpi")
         )
+    problems += _data(spec.data)
     problems += _checkpoint(spec.checkpoint)
     problems += _sizes(spec)
     problems += _template(spec.template)
@@ -179,10 +193,38 @@ def _code(code: CodeSource) -> Iterator[Problem]:
         yield Problem("spec.code.sha256", "goes with url only; remove it")
 
 
+def _data(data: DataSpec | None) -> Iterator[Problem]:
+    if data is None:
+        return
+    if problem := store_url.data_problem(data.url):
+        yield Problem("spec.data.url", problem)
+    yield from _access("spec.data", data, store=store_url.is_store(data.url))
+
+
+def _access(field: str, settings: DataSpec | CheckpointSpec, *, store: bool) -> Iterator[Problem]:
+    """Problems of the settings of an object store; `store`: the field names one."""
+    if problem := store_url.endpoint_problem(settings.endpoint):
+        yield Problem(f"{field}.endpoint", problem)
+    if settings.region and not re.fullmatch(REGION, settings.region):
+        yield Problem(f"{field}.region", f"{settings.region!r} is not the name of a region, such as eu-central-1")
+    if store:
+        return
+    given = {"endpoint": settings.endpoint, "region": settings.region, "credentials": settings.credentials}
+    for name in (name for name, value in given.items() if value):
+        yield Problem(f"{field}.{name}", "goes with a URL s3://, gs:// or az:// only; remove it")
+
+
 def _checkpoint(checkpoint: CheckpointSpec | None) -> Iterator[Problem]:
-    source = checkpoint.from_ if checkpoint is not None else None
+    if checkpoint is None:
+        return
+    if problem := store_url.checkpoint_problem(checkpoint.path):
+        yield Problem("spec.checkpoint.path", problem)
+    yield from _access("spec.checkpoint", checkpoint, store=store_url.is_store(checkpoint.path))
+    source = checkpoint.from_
     if source is None:
         return
+    if store_url.has_secret(source.path):
+        yield Problem("spec.checkpoint.from.path", store_url.NO_SECRET)
     if bool(source.job) == bool(source.path):
         yield Problem("spec.checkpoint.from", "give exactly one of job and path")
     if source.job and not re.match(DNS_LABEL, source.job):

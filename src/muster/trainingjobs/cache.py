@@ -20,7 +20,7 @@ from muster.kube.errors import ApiError
 from muster.kube.informer import Informer
 from muster.kube.informers import Informers, SharedInformer
 from muster.kube.objects.coordination import Lease
-from muster.kube.objects.core import Event
+from muster.kube.objects.core import Event, Namespace
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.faults.hardware import from_event, from_node
@@ -40,6 +40,9 @@ s.
 """
 _PLAUSIBLE_S: Final = 120.0
 _GANG, _NODE = "gang", "node"
+_ENFORCED: Final = "pod-security.kubernetes.io/enforce"
+_NO_HOST_PATHS: Final = ("baseline", "restricted")
+"""Levels that refuse hostPath volumes (Kubernetes docs, "Pod Security Standards")."""
 
 
 class Caches:
@@ -51,8 +54,10 @@ class Caches:
         informers: Informers,
         clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
+        *,
+        host_paths: bool = False,
     ) -> None:
-        """Create the informers; `run` starts them."""
+        """Create the informers; `run` starts them. `host_paths`: pods get hostPath volumes where that is allowed."""
         self._client = client
         self._clock = clock
         self.jobs = informers.of(TrainingJob)
@@ -63,6 +68,7 @@ class Caches:
         )
         self.placements = informers.of(Placement)
         self.nodes = informers.of(Node)
+        self.namespaces = informers.of(Namespace) if host_paths else None
         self.events = Informer(
             client,
             Event,
@@ -81,7 +87,8 @@ class Caches:
     @property
     def required(self) -> list[SharedInformer[Any]]:
         """Informers that must be complete before the first decision."""
-        return [self.jobs, self.pods, self.placements, self.nodes]
+        namespaces = [self.namespaces] if self.namespaces is not None else []
+        return [self.jobs, self.pods, self.placements, self.nodes, *namespaces]
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
@@ -107,6 +114,11 @@ class Caches:
         """Returns those of the named nodes that exist."""
         store = self.nodes.store
         return {name: store[name] for name in names if name in store}
+
+    def allows_host_paths(self, namespace: str) -> bool:
+        """Returns whether pods of the namespace may have hostPath volumes, as far as its labels show."""
+        found = self.namespaces.get(namespace) if self.namespaces is not None else None
+        return found is not None and found.metadata.labels.get(_ENFORCED, "") not in _NO_HOST_PATHS
 
     def hardware_of(self, nodes: Mapping[str, Node]) -> tuple[HardwareEvidence, ...]:
         """Evidence of broken hardware on these nodes."""

@@ -21,7 +21,7 @@ from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.controller import Controller
 from muster.kube.errors import Conflict, Invalid, NotFound
-from muster.kube.events import EventRecorder
+from muster.kube.events import WARNING, EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informers import Informers
 from muster.kube.leader import LeaderElector, Term
@@ -42,11 +42,11 @@ from muster.trainingjobs.pods.pod import PodSettings
 from muster.trainingjobs.pods.slots import slots_of
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
-from muster.trainingjobs.rendezvous.server import ReportRequest, Stale
+from muster.trainingjobs.rendezvous.server import CheckpointProblem, ReportRequest, Stale, confirmed
 from muster.trainingjobs.shadow import Shadow, Suppose
 from muster.trainingjobs.snapshot import EXCLUSION_S, JobSnapshot, Member, Wait, Watched
 from muster.trainingjobs.status import forecasts, stalls
-from muster.trainingjobs.status.builder import at
+from muster.trainingjobs.status.builder import at, shortened
 from muster.trainingjobs.status.progress import Pacer, ProgressBook
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 NAME: Final = "trainingjobs"
 _SWEEP_S: Final = 1.0
 _SILENT_S: Final = 1.0
+_PROBLEM_S: Final = 30.0
+"""Least time between two Events of a job about checkpoints that were not saved."""
 _REST: Final = 4.0
 """Pause of a job after a reconcile, as a multiple of its duration: bursts of events use at most a fifth of a core."""
 
@@ -104,9 +106,24 @@ class TrainingJobController:
         self._shadow = Shadow(shadow, pods, self._metrics) if shadow is not None else None
         self.strain = Strain(clock)
         self.members = Members(cluster_secret, self._member_changed, clock, rng)
-        self.caches = Caches(client, informers or Informers(client, FORMS, progress=progress, rng=rng), clock, rng)
+        self.caches = Caches(
+            client,
+            informers or Informers(client, FORMS, progress=progress, rng=rng),
+            clock,
+            rng,
+            host_paths=pods.cache is not None and pods.cache.mode == "hostPath",
+        )
         self._events = EventRecorder(client, "muster-trainingjobs", instance=identity, clock=clock, rng=rng)
-        self._executor = Executor(client, self.members, self._events, pods, self._metrics, self._wrote, clock)
+        self._executor = Executor(
+            client,
+            self.members,
+            self._events,
+            pods,
+            self._metrics,
+            self._wrote,
+            clock,
+            allows_host_paths=self.caches.allows_host_paths,
+        )
         self._gpu_counts = NodeCounts(lambda: self.caches.nodes.store.values(), pods.team_key)
         self._undecided: set[str] = set()
         self._book = ProgressBook()
@@ -119,6 +136,7 @@ class TrainingJobController:
         self._term: Term | None = None
         self._leading_since = 0.0
         self._rest_until: dict[str, float] = {}
+        self._problem_due: dict[str, float] = {}
         self._waits_for: dict[str, Wait] = {}
         self._forecasts: dict[str, StartForecast] = {}
         self._forecasts_dropped = False
@@ -179,6 +197,7 @@ class TrainingJobController:
             self._quiet.pop(gone.uid, None)
             self._written.pop(gone.uid, None)
             self._runs.pop(gone.uid, None)
+            self._problem_due.pop(gone.uid, None)
             self._pacer.forget(gone.key)
             self._rest_until.pop(gone.key, None)
             self._waits_for.pop(gone.key, None)
@@ -442,15 +461,29 @@ class TrainingJobController:
             self._say_soon(job_key)
             if job.status.faults and job.status.time_to_useful_seconds is None:
                 self.controller.queue.add(job_key)
+        if report.checkpoint_problem is not None:
+            self._not_saved(job, report.checkpoint_problem)
         if report.checkpoint is None:
             return
+        if checkpoints.is_of_older_attempt(job.status, report.checkpoint.path):
+            raise Stale(current)
         known = job.status.last_checkpoint
         if known is not None and known.attempt == current and known.step > report.checkpoint.step:
             return
-        checkpoint = CheckpointStatus(
-            path=report.checkpoint.path, step=report.checkpoint.step, attempt=current, time=at(self._clock())
-        )
-        await self._commit(job, checkpoint)
+        await self._commit(job, confirmed(report.checkpoint, current, at(self._clock())))
+        self._metrics.saved(report.checkpoint.blocked_seconds, report.checkpoint.upload_seconds)
+
+    def _not_saved(self, job: TrainingJob, problem: CheckpointProblem) -> None:
+        """Write an Event about a checkpoint that could not be saved, at a limited rate. The job runs on."""
+        now = self._clock()
+        if now < self._problem_due.get(job.uid, 0.0):
+            return
+        self._problem_due[job.uid] = now + _PROBLEM_S
+        last = job.status.last_checkpoint
+        kept = f"a restart would begin from step {last.step}" if last is not None else "the job has no checkpoint yet"
+        text = f"the checkpoint of step {problem.step} was not saved: {problem.message}; {kept} ({problem.path})"
+        self._metrics.not_saved.inc()
+        self._events.event(job, WARNING, "CheckpointNotSaved", shortened(text))
 
     async def _commit(self, job: TrainingJob, checkpoint: CheckpointStatus) -> None:
         """Write a checkpoint. A precondition at the API server ensures that its attempt is still the current one."""

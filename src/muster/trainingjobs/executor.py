@@ -28,7 +28,7 @@ from muster.trainingjobs.plan import (
     RecordEvent,
     WriteStatus,
 )
-from muster.trainingjobs.pods.pod import PodSettings, build_pod
+from muster.trainingjobs.pods.pod import PodSettings, build_pod, without_host_path
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.snapshot import Refusal
 from muster.trainingjobs.status.timeline import RestartLedger
@@ -51,6 +51,7 @@ class Executor:
         pods: settings that every pod gets.
         metrics: counts actions.
         wrote: called with the job as the API server returned it after a write.
+        allows_host_paths: returns whether pods of a namespace may have hostPath volumes.
         clock: seconds since the epoch.
     """
 
@@ -63,6 +64,7 @@ class Executor:
         metrics: TrainingJobMetrics,
         wrote: Callable[[TrainingJob, WriteStatus], None],
         clock: Callable[[], float] = steady_time,
+        allows_host_paths: Callable[[str], bool] = lambda namespace: True,
     ) -> None:
         """Create the executor without any memory of earlier actions."""
         self._client = client
@@ -72,6 +74,7 @@ class Executor:
         self._metrics = metrics
         self._wrote = wrote
         self._clock = clock
+        self._allows_host_paths = allows_host_paths
         self._ledger = RestartLedger(metrics)
         self._limit = asyncio.Semaphore(REQUESTS_AT_ONCE)
         self._created: dict[str, float] = {}
@@ -145,7 +148,8 @@ class Executor:
     async def _create_pod(self, job: TrainingJob, action: CreatePod, stop: asyncio.Event) -> None:
         if stop.is_set():
             return  # if one pod is refused, the next would be refused too; a later reconcile retries
-        pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, self._pods)
+        settings = without_host_path(self._pods) if not self._allows_host_paths(job.namespace) else self._pods
+        pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, settings)
         try:
             await self._client.create(pod, kind=Pod, retry_lost=True)
         except AlreadyExists as error:

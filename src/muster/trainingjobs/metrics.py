@@ -54,12 +54,48 @@ class TrainingJobMetrics:
             "muster_trainingjob_members", "Supervisors that have contacted this process.", registry=registry
         )
         self.polls = Gauge("muster_trainingjob_open_polls", "Open long polls of supervisors.", registry=registry)
+        self.save_blocked_seconds = Histogram(
+            "muster_trainingjob_checkpoint_blocked_seconds",
+            "Time for which the save of a confirmed checkpoint stopped the training, as the program reported it.",
+            buckets=_STAGE_SECONDS,
+            registry=registry,
+        )
+        self.save_upload_seconds = Histogram(
+            "muster_trainingjob_checkpoint_upload_seconds",
+            "Time in which the shards of a confirmed checkpoint reached the store, as the program reported it.",
+            buckets=_STAGE_SECONDS,
+            registry=registry,
+        )
+        self.not_saved = Counter(
+            "muster_trainingjob_checkpoints_not_saved_total",
+            "Reports of checkpoints that could not be saved; at most one for each job in 30 s counts.",
+            registry=registry,
+        )
+        self.quarantined = Counter(
+            "muster_trainingjob_checkpoints_quarantined_total",
+            "Confirmed checkpoints that ranks could not restore, by what was wrong.",
+            ["reason"],
+            registry=registry,
+        )
+        self.restored_bytes = Counter(
+            "muster_trainingjob_restored_bytes_total",
+            "Bytes of checkpoints that attempts have restored, by where the nodes read them: bucket, peer or disk.",
+            ["source"],
+            registry=registry,
+        )
         self.decide_seconds = Histogram(
             "muster_trainingjob_decide_duration_seconds",
             "Duration of a decision about one job.",
             buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5),
             registry=registry,
         )
+
+    def saved(self, blocked_s: float | None, upload_s: float | None) -> None:
+        """Observe the save of a confirmed checkpoint, as far as the program reported it."""
+        if blocked_s is not None:
+            self.save_blocked_seconds.observe(blocked_s)
+        if upload_s is not None:
+            self.save_upload_seconds.observe(upload_s)
 
 
 _made: weakref.WeakKeyDictionary[CollectorRegistry, TrainingJobMetrics] = weakref.WeakKeyDictionary()

@@ -24,6 +24,9 @@ Reason = Literal[
     "NotWritable",
     "CheckpointNotFound",
     "CheckpointRecovered",
+    "CheckpointQuarantined",
+    "CheckpointsBad",
+    "Restored",
     "OtherCheckpoints",
     "ContinuesFrom",
     "Preempted",
@@ -68,6 +71,8 @@ class Host(msgspec.Struct, frozen=True):
     pod_uid: str
     address: str
     shell_port: int
+    cache_address: str = ""
+    """Where other nodes reach this node's cache; "" without one."""
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,13 +57,17 @@ class Unwritable(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: the folder.
-        errno: why (errno(3)); Linux numbers.
+        errno: why (errno(3)); Linux numbers. 0 for an object store.
         uid: the user whose write failed.
+        reason: for an object store, the name of the SDK's error.
+        message: for an object store, the problem and the fix as text.
     """
 
     path: str
-    errno: int
+    errno: int = 0
     uid: int = 0
+    reason: str = ""
+    message: str = ""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +94,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         found: the newest confirmed checkpoint in the job's own folder; otherwise the one of spec.checkpoint.from.
         others: if nothing was found, the newest checkpoints of other jobs below spec.checkpoint.path.
         unwritable: the job's checkpoint folder, if the node cannot write it.
+        cache_address: host and port of the node's cache for other nodes; "" without one.
     """
 
     pod_uid: str
@@ -111,6 +116,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     found: CheckpointSource | None = None
     others: tuple[CheckpointSource, ...] = ()
     unwritable: Unwritable | None = None
+    cache_address: str = ""
 
 
 class HardwareEvidence(msgspec.Struct, frozen=True):

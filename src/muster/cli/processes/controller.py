@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import click
@@ -39,6 +39,7 @@ from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods.pod import PodSettings
+from muster.trainingjobs.pods.stores import CACHE_FOLDER, CacheMode, CacheVolume
 from muster.trainingjobs.rendezvous.secrets import InstallationSecrets, ephemeral, load_or_create
 from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
 from muster.trainingjobs.rendezvous.tokens import TokenReviewer
@@ -75,6 +76,7 @@ class ControllerOptions:
         step_image: image of the pods that reset or reboot a machine; `muster_image` if empty.
         lease_duration_s: another replica takes over this long after the last renewal.
         exclusion_s: a replacement pod waits this long for another node before it may use an excluded one.
+        cache: how pods of jobs reach the node cache; None: they do not use one.
     """
 
     kubeconfig: Path | None = None
@@ -94,6 +96,7 @@ class ControllerOptions:
     step_image: str = ""
     lease_duration_s: float = LEASE_DURATION_S
     exclusion_s: float = EXCLUSION_S
+    cache: CacheVolume | None = None
 
 
 async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> None:
@@ -189,6 +192,7 @@ async def _training_jobs(
             ca_pem=kept.authority.certificate.decode(),
             muster_image=options.muster_image,
             team_key=team_key,
+            cache=options.cache,
         ),
         identity=identity,
         exclusion_s=options.exclusion_s,
@@ -273,6 +277,18 @@ def _bracketed(host: str) -> str:
     show_default=True,
     help="Seconds for which a replacement pod waits for another node than the lost one.",
 )
+@click.option(
+    "--cache-volume",
+    type=click.Choice(get_args(CacheMode)),
+    help="How jobs' pods reach the node cache: a hostPath volume, or the claim muster-cache of their namespace. By "
+    "default they do not use a cache.",
+)
+@click.option(
+    "--cache-dir",
+    default=CACHE_FOLDER,
+    show_default=True,
+    help="Folder of the cache's socket on the nodes, for --cache-volume hostPath.",
+)
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
     kubeconfig: Path | None,
@@ -292,11 +308,15 @@ def command(
     step_image: str,
     lease_duration: float,
     exclusion: float,
+    cache_volume: CacheMode | None,
+    cache_dir: str,
     log_level: str,
 ) -> None:
     """Run the controllers (the chart starts it)."""
     if advertise_url and (urlsplit(advertise_url).scheme != "https" or not urlsplit(advertise_url).hostname):
         raise BadInput(f"--advertise-url {advertise_url!r} is not https://HOST[:PORT]")
+    if not cache_dir.startswith("/"):
+        raise BadInput(f"--cache-dir {cache_dir!r} is not an absolute path", f"{CACHE_FOLDER} is usual")
     if lease_duration < 1:
         raise BadInput(f"--lease-duration {lease_duration:g} is too short", "use 1 s or more; 15 is usual")
     logging.basicConfig(
@@ -320,6 +340,7 @@ def command(
         step_image=step_image,
         lease_duration_s=lease_duration,
         exclusion_s=exclusion,
+        cache=CacheVolume(mode=cache_volume, folder=cache_dir) if cache_volume is not None else None,
     )
     gc.set_threshold(*GARBAGE_AFTER)
     try:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from muster.api.checkpoint_dir import attempt_in
 from muster.api.run_record import HandedCheckpoint
 from muster.api.training_job_status import CHECKPOINTS_MAX, CheckpointSource, CheckpointStatus, TrainingJobStatus
 from muster.trainingjobs.faults.rules import Evidence
@@ -68,6 +69,15 @@ def known(status: TrainingJobStatus) -> tuple[CheckpointStatus, ...]:
     if status.checkpoints and status.checkpoints[0].path == last.path:
         return status.checkpoints
     return (last, *(each for each in status.checkpoints if each.path != last.path))[:CHECKPOINTS_MAX]
+
+
+def is_of_older_attempt(status: TrainingJobStatus, path: str) -> bool:
+    """Returns whether the path names a checkpoint that an older attempt wrote and that was never confirmed.
+
+    Only the attempt that wrote a checkpoint may confirm it: a newer one cannot know whether it is complete.
+    """
+    wrote = attempt_in(path)
+    return wrote is not None and 0 < wrote < status.attempt and all(each.path != path for each in known(status))
 
 
 def to_look_at(status: TrainingJobStatus) -> tuple[str, ...]:

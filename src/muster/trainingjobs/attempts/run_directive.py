@@ -32,4 +32,4 @@ def run_plan(snapshot: JobSnapshot, slots: Sequence[Slot]) -> RunPlan | None:
 def _host(slot: Slot) -> Host:
     assert slot.pod is not None
     assert slot.member is not None, "every supervisor has joined"
-    return Host(slot.number, slot.pod.uid, slot.member.address, slot.member.shell_port)
+    return Host(slot.number, slot.pod.uid, slot.member.address, slot.member.shell_port, slot.member.cache_address)

@@ -32,7 +32,7 @@ def begin(snapshot: JobSnapshot, part: Sequence[Slot], last: CheckpointStatus | 
     from_here = None
     if last is not None:
         seen = checkpoints.seen_everywhere(last.path, part, snapshot.job.status.attempt)
-        from_here = HandedCheckpoint(path=last.path, step=last.step, seen_everywhere=seen)
+        from_here = HandedCheckpoint(path=last.path, step=last.step, seen_everywhere=seen, manifest=last.manifest)
     return _record(snapshot, rank_order(part, snapshot.nodes), from_here)
 
 

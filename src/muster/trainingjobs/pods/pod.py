@@ -8,13 +8,17 @@ from copy import deepcopy
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from muster.api import names
 from muster.api.checkpoint_dir import folder_of
+from muster.api.store_url import is_url, local_folder
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.api.whole_node import WholeNode, annotation
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.struct import to_dict
+from muster.trainingjobs.pods import stores
+from muster.trainingjobs.pods.stores import CacheVolume
 
 Json = dict[str, Any]
 
@@ -39,12 +43,20 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
         ca_pem: the certificate authority of that address.
         muster_image: the image from which the supervisor is copied.
         team_key: key of the taint of nodes that a team owns.
+        cache: how pods reach the node cache; None if there is no cache.
     """
 
     url: str
     ca_pem: str
     muster_image: str
     team_key: str = names.LABEL_TEAM
+    cache: CacheVolume | None = None
+
+
+def without_host_path(settings: PodSettings) -> PodSettings:
+    """The settings for a namespace that forbids hostPath volumes: its pods do not use a cache behind one."""
+    hidden = settings.cache is not None and settings.cache.mode == "hostPath"
+    return replace(settings, cache=None) if hidden else settings
 
 
 def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str], settings: PodSettings) -> Json:
@@ -54,7 +66,7 @@ def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
     worker, others = _split(pod.get("containers") or [])
     pod["containers"] = [_worker(job, slot, worker, settings), *others]
     pod["initContainers"] = [_installer(settings), *(pod.get("initContainers") or [])]
-    pod["volumes"] = [*_volumes(spec), *(pod.get("volumes") or [])]
+    pod["volumes"] = [*_volumes(spec), *stores.volumes(spec, settings.cache), *(pod.get("volumes") or [])]
     pod["tolerations"] = [*(pod.get("tolerations") or []), *_tolerations(job, settings.team_key)]
     if excluded:
         pod["affinity"] = _keeping_away(pod.get("affinity") or {}, excluded)
@@ -143,7 +155,11 @@ def _worker(job: TrainingJob, slot: int, template: Json, settings: PodSettings) 
         image=spec.image or template.get("image", ""),
         command=["python3", f"{names.SUPERVISOR_DIRECTORY}/supervisor.py", "run"],
         env=_environment(job, slot, settings),
-        volumeMounts=[*_mounts(spec), *(template.get("volumeMounts") or [])],
+        volumeMounts=[
+            *_mounts(spec),
+            *stores.mounts(spec, settings.cache),
+            *(template.get("volumeMounts") or []),
+        ],
     )
     counted = _counted(job)
     if counted:
@@ -187,6 +203,7 @@ def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Jso
     if spec.working_dir or spec.code is not None:
         ours["MUSTER_WORKDIR"] = spec.working_dir or WORK_DIRECTORY
     ours.update(_checkpoints(job))
+    ours.update(stores.environment(spec, settings.cache))
     downward = {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
     own = {variable.name for variable in spec.env}
     nccl = {**(NCCL_DEFAULTS if job.gpus else {}), **spec.nccl_env}
@@ -204,11 +221,11 @@ def _checkpoints(job: TrainingJob) -> dict[str, str]:
     if not folder:
         return {}
     found = {"MUSTER_CHECKPOINT_DIR": folder}
-    if spec is not None and job.status.checkpoint_dir and "://" not in spec.path:
-        found["MUSTER_CHECKPOINT_ROOT"] = spec.path
+    if spec is not None and job.status.checkpoint_dir and not is_url(local_folder(spec.path)):
+        found["MUSTER_CHECKPOINT_ROOT"] = local_folder(spec.path)
     if spec is not None and spec.from_ is not None and source is not None and not source.path:
         found["MUSTER_CHECKPOINT_FROM_JOB"] = spec.from_.job
-        found["MUSTER_CHECKPOINT_FROM_PATH"] = spec.from_.path
+        found["MUSTER_CHECKPOINT_FROM_PATH"] = local_folder(spec.from_.path)
     return found
 
 

@@ -32,6 +32,12 @@ _STALL_REVISION: Final = 1 << 40
 """Added to a directive's revision for each stall; larger than the revisions of one attempt."""
 
 Answer = dict[str, Any]
+CacheTickets = Callable[[str, str, int, RunPlan, int], Mapping[str, Any] | None]
+"""Returns what a node needs to use the caches of its gang: {ticket, key, peers}; None without caches.
+
+Arguments: the job's key and UID, the attempt, its plan, and the node rank. It is called for each `run` directive that
+is sent, so it must be cheap.
+"""
 
 
 class Gang:
@@ -56,6 +62,7 @@ class Members:
         changed: called with the job's key when a member reports something new or falls silent.
         clock: seconds since the epoch.
         rng: jitter.
+        tickets: returns each node's part of the caches.
     """
 
     def __init__(
@@ -64,10 +71,12 @@ class Members:
         changed: Callable[[str], None],
         clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
+        tickets: CacheTickets = lambda *_: None,
     ) -> None:
         """Create an empty collection."""
         self._rng = rng or random.Random()
         self._secret = secret
+        self._tickets = tickets
         self._changed = changed
         self._clock = clock
         self._gangs: dict[str, Gang] = {}
@@ -253,7 +262,7 @@ class Members:
         if gang.stalls:
             answer["stall"] = gang.stalls
         if desired == "run" and run is not None:
-            answer["run"] = self._run(job_uid, directive.attempt, run, gang.ranks[pod_uid])
+            answer["run"] = self._run(gang.key, job_uid, directive.attempt, run, gang.ranks[pod_uid])
         return answer
 
     def _desired(self, gang: Gang, pod_uid: str) -> tuple[str, int]:
@@ -265,7 +274,7 @@ class Members:
             return "exit", 1  # superseded, unless the pod is of this attempt and newer than the directive
         return directive.desired, directive.exit_code
 
-    def _run(self, job_uid: str, attempt: int, run: RunPlan, rank: int) -> Answer:
+    def _run(self, key: str, job_uid: str, attempt: int, run: RunPlan, rank: int) -> Answer:
         ours = run.hosts if rank == 0 else (run.hosts[0], run.hosts[rank])
         answer: Answer = {
             "launcher": run.launcher,
@@ -285,6 +294,11 @@ class Members:
         }
         if run.checkpoint is not None:
             answer["checkpoint"] = {"path": run.checkpoint.path, "step": run.checkpoint.step}
+            if run.checkpoint.manifest:
+                answer["checkpoint"]["manifest"] = run.checkpoint.manifest
+        cache = self._tickets(key, job_uid, attempt, run, rank)
+        if cache is not None:
+            answer["cache"] = dict(cache)
         return answer
 
     def attempt_key(self, job_uid: str, attempt: int) -> str:
@@ -304,4 +318,5 @@ class Members:
 
 def _content(member: Member) -> tuple[object, ...]:
     said = member.state, member.attempt, member.address, member.shell_port, member.exit
-    return *said, member.looking, member.looked, member.found, member.others, member.idle, member.traces
+    found = member.looking, member.looked, member.found, member.others, member.unwritable
+    return *said, *found, member.idle, member.traces, member.cache_address

@@ -8,6 +8,7 @@ import ssl
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Protocol
@@ -17,7 +18,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
-from muster.api.training_job_status import IDLE_RANKS_MAX, CheckpointSource
+from muster.api.training_job_status import IDLE_RANKS_MAX, CheckpointSource, CheckpointStatus
 from muster.kube.connection.pki import KeyPair
 from muster.kube.errors import ApiError
 from muster.kube.objects.pod import Pod
@@ -40,6 +41,8 @@ _TAIL_CHARS: Final = 400
 _TRACES_MAX: Final = 2
 _OTHERS_MAX: Final = 3
 _STATE_CHARS: Final = 16
+_ADDRESS_CHARS: Final = 64
+_PATH_CHARS: Final = 8192
 _BACKLOG: Final = 4096
 _REPORTERS_MAX: Final = 10_000
 """Most pods that are remembered after their deletion. One rank of each job reports."""
@@ -72,13 +75,50 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
     unwritable: Unwritable | None = None
     idle: tuple[IdleRank, ...] = ()
     traces: tuple[RankTrace, ...] = ()
+    cache_address: str = ""
 
 
-class ReportedCheckpoint(msgspec.Struct, frozen=True):
-    """A complete checkpoint."""
+class ReportedCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
+    """A complete checkpoint.
 
-    path: str
+    Attributes:
+        path: its path or URL.
+        step: its step.
+        bytes: total size of its shards.
+        shards: number of its shards.
+        manifest: SHA-256 of its manifest, in hex.
+        blocked_seconds: how long the save stopped the training.
+        upload_seconds: how long the shards took to reach the store.
+    """
+
+    path: Annotated[str, msgspec.Meta(max_length=_PATH_CHARS)]
     step: Int64 = 0
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    shards: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+    manifest: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    blocked_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    upload_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
+def confirmed(said: ReportedCheckpoint, attempt: int, time: datetime) -> CheckpointStatus:
+    """The entry of the status for a reported checkpoint of this attempt."""
+    return CheckpointStatus(
+        path=said.path,
+        step=said.step,
+        attempt=attempt,
+        time=time,
+        bytes=said.bytes,
+        shards=said.shards,
+        manifest=said.manifest,
+    )
+
+
+class CheckpointProblem(msgspec.Struct, frozen=True):
+    """A checkpoint that could not be saved. The program trains on."""
+
+    path: Annotated[str, msgspec.Meta(max_length=_PATH_CHARS)]
+    step: Int64 = 0
+    message: str = ""
 
 
 class ReportRequest(msgspec.Struct, frozen=True, rename="camel"):
@@ -89,6 +129,7 @@ class ReportRequest(msgspec.Struct, frozen=True, rename="camel"):
     total_steps: Int64 | None = None
     metrics: dict[str, float] | None = None
     checkpoint: ReportedCheckpoint | None = None
+    checkpoint_problem: CheckpointProblem | None = None
 
 
 class Stale(Exception):
@@ -171,6 +212,7 @@ class RendezvousServer:
             found=said.found,
             others=said.others[:_OTHERS_MAX],
             unwritable=said.unwritable,
+            cache_address=said.cache_address[:_ADDRESS_CHARS],
         )
         answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)
         if not self._jobs.serving:

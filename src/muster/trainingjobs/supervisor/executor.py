@@ -20,6 +20,7 @@ from .processes import Child, descendants, exists, oom_kills
 from .ranks.door import RankDoor
 from .ranks.environment import write_rank_env
 from .ranks.output import OutputPump, Streams
+from .ranks.shared import remove_shared, share
 from .ranks.stacks import log_in_background
 from .ranks.symptoms import RankSeen, Symptoms
 from .ranks.watch import RankWatch
@@ -62,6 +63,7 @@ class Executor:
         self._look: Look | None = None
         self._seen: dict[str, Any] = {}  # the last answer that the machine received
         self._sshd: list[str] = []
+        self._shared: dict[str, str] = {}  # variables of ranks that name files of this node
         self._oom_kills = 0  # kernel's count before the attempt
         self._methods: dict[type, Callable[[Any], Iterable[Event] | None]] = {
             instructions.Report: lambda todo: self._report(todo.body),
@@ -139,6 +141,7 @@ class Executor:
             tell_of_others(self._settings)
         write_rank_env(spec)
         try:
+            self._shared = share(spec, self._folder)
             launches, self._sshd = prepare(spec, self._settings, self._folder)
             for launch in launches:
                 child = self._launch(launch)
@@ -186,6 +189,7 @@ class Executor:
         self.streams.clear()
         self._launcher_streams.clear()
         shutil.rmtree(ssh_folder(self._folder), ignore_errors=True)
+        remove_shared(self._folder)
         remove_leftovers(self._since)
         self.watch.forget()
 
@@ -193,7 +197,7 @@ class Executor:
 
     def _admit_rank(self, todo: instructions.AdmitRank) -> None:
         self.streams[todo.key], ends = self._pipes(todo.prefix)
-        reply: dict[str, Any] = {"env": todo.env, "cwd": self._settings.workdir}
+        reply: dict[str, Any] = {"env": {**todo.env, **self._shared}, "cwd": self._settings.workdir}
         if todo.lingers:
             reply["lingers"] = True
         self._door.admit(todo.key, reply, ends)

@@ -24,6 +24,8 @@ class AttemptSpec:
         self.env["MUSTER_ATTEMPT"] = str(self.number)
         self.env["MUSTER_CHECKPOINT"] = self.checkpoint
         self.env["MUSTER_CHECKPOINT_STEP"] = str(checkpoint.get("step", "")) if self.checkpoint else ""
+        self.env["MUSTER_CHECKPOINT_MANIFEST"] = str(checkpoint.get("manifest", "")) if self.checkpoint else ""
+        self.cache: dict[str, Any] = dict(run.get("cache") or {})
         if self.launcher not in ("mpi", "torchrun", "none") or not self.command or len(self.key) < 16:
             raise ValueError("launcher, command or key")
         if self.remote_shell not in ("supervisor", "sshd"):
