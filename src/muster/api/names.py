@@ -18,6 +18,9 @@ TLS_SECRET: Final = "muster-controller-tls"
 CLUSTER_SECRET: Final = "muster-cluster-secret"
 TEAMS_CONFIG_MAP: Final = "muster-teams"
 TEAMS_CONFIG_KEY: Final = "teams.yaml"
+CACHE_CONFIG_MAP: Final = "muster-cache"
+CACHE_TICKET_KEY: Final = "ticket.pub"
+"""In that ConfigMap: the public key that verifies the tickets of jobs at the node caches."""
 
 LABEL_GANG: Final = "muster.dev/gang"
 LABEL_SLOT: Final = "muster.dev/slot"
@@ -99,6 +102,8 @@ ANNOTATION_PRIORITY: Final = "muster.dev/priority"
 WORKER_CONTAINER: Final = "worker"
 SUPERVISOR_DIRECTORY: Final = "/muster/bin"
 TOKEN_DIRECTORY: Final = "/var/run/secrets/muster.dev"
+CACHE_DIRECTORY: Final = "/var/run/muster-cache"
+"""On nodes and in pods: the folder of the socket of the node's data cache."""
 
 NODES_PER_GANG_MAX: Final = 20_000
 NAMESPACE_MAX: Final = 63

@@ -122,7 +122,7 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
         if layout.read_daemon():
             raise ClusterConflictError(f"the cluster '{wanted.name}' is up already")
         try:
-            spec = _with_ports(stored.with_logs(wanted) if stored else wanted, wanted.port)
+            spec = _with_ports(stored.with_limits(wanted) if stored else wanted, wanted.port)
             layout.write_spec(spec)
             _start_daemon(layout)
             _wait_ready(layout, on_stage)

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from muster.embedded import control, programs, realplane
+from muster.embedded.caches import NodeCaches
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec, Layout, ProcessId
 from muster.embedded.programlogs import keep_bounded
@@ -60,10 +61,12 @@ class Daemon:
             bounding = asyncio.create_task(keep_bounded(self.layout.logs))
             starting = asyncio.create_task(self._start())
             stopped = asyncio.create_task(self.stopping.wait())
+            tasks: list[asyncio.Task[Any]] = [watching, bounding, starting, stopped]
             try:
                 await asyncio.wait({starting, stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
                 if not stopped.done():
                     starting.result()
+                    tasks.append(asyncio.create_task(self._keep_caches()))
                     await asyncio.wait({stopped, watching}, return_when=asyncio.FIRST_COMPLETED)
                     if watching.done():
                         watching.result()
@@ -71,7 +74,7 @@ class Daemon:
                 print(f"cannot start: {error}", file=sys.stderr, flush=True)
                 return 1
             finally:
-                for task in (watching, bounding, starting, stopped):
+                for task in tasks:
                     task.cancel()
                 await asyncio.to_thread(self._end)
         return 0
@@ -125,7 +128,14 @@ class Daemon:
             raise NotReadyError(str(error)) from None
         self._add(programs.controller(spec, controller))
         for number, name in enumerate(spec.node_names()):
-            self._add(programs.kubelet(spec, number, nodes, self.layout.node(name), plane.kubelet_trust))
+            sockets = self.layout.cache(name).sockets
+            trust = plane.kubelet_trust
+            self._add(programs.kubelet(spec, number, nodes, self.layout.node(name), trust, sockets=sockets))
+
+    async def _keep_caches(self) -> None:
+        """Start the data caches of nodes on request."""
+        async with Client(load_config(self.layout.kubeconfig), user_agent="muster-daemon") as client:
+            await NodeCaches(self.layout, self.spec, self._add).run(client)
 
     async def _config_written(self) -> bool:
         return await asyncio.to_thread(self.layout.kubeconfig.exists)
@@ -182,7 +192,8 @@ class Daemon:
                 node = self._node(request)
                 vanished = not node.wanted
                 if vanished:
-                    node.start()
+                    for each in self._of_node(node):
+                        each.start()
                 return {"vanished": vanished}
             case "kill-rank":
                 rank = await asyncio.to_thread(kill_rank, str(request.get("podUID", "")), request.get("rank"))
@@ -199,9 +210,15 @@ class Daemon:
             raise control.ControlError(f"no node '{name}'; there are {', '.join(self.spec.node_names())}")
         return self._programs[name]
 
+    def _of_node(self, node: Supervised) -> list[Supervised]:
+        """Return the programs of a node: its kubelet, and its data cache if it has one."""
+        cache = self._programs.get(programs.cache_name(node.program.name))
+        return [node] if cache is None else [node, cache]
+
     def _vanish(self, node: Supervised) -> dict[str, Any]:
-        """Make a node fail as in a power cut: kill its kubelet and every process of its pods."""
-        node.stop(grace_s=0)
+        """Make a node fail as in a power cut: kill its kubelet, its data cache and every process of its pods."""
+        for each in self._of_node(node):
+            each.stop(grace_s=0)
         return {"killed": sweep(self.spec.cluster_id, node.program.name)}
 
 

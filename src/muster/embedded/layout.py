@@ -37,6 +37,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         manager_port: port of kube-controller-manager.
         container_log_max_size: the size at which the log of a container is rotated, a quantity.
         container_log_max_files: how many files of a container's log are kept.
+        cache_size: the size limit of each node's data cache, a quantity; `0` for no cache.
     """
 
     name: str = DEFAULT_NAME
@@ -54,6 +55,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     manager_port: int = 0
     container_log_max_size: str = "10Mi"
     container_log_max_files: int = 5
+    cache_size: str = "2Gi"
 
     @property
     def context(self) -> str:
@@ -69,12 +71,18 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         mine, theirs = ((each.nodes, each.gpus, each.network, each.real) for each in (self, other))
         return mine == theirs
 
-    def with_logs(self, other: Self) -> Self:
-        """Return this shape with the other one's limits of container logs."""
+    @property
+    def has_caches(self) -> bool:
+        """Returns whether nodes may have a data cache."""
+        return self.cache_size != "0"
+
+    def with_limits(self, other: Self) -> Self:
+        """Return this shape with the other one's limits of container logs and data caches."""
         return msgspec.structs.replace(
             self,
             container_log_max_size=other.container_log_max_size,
             container_log_max_files=other.container_log_max_files,
+            cache_size=other.cache_size,
         )
 
 
@@ -118,6 +126,25 @@ class ProcessId(msgspec.Struct, frozen=True):
         return True
 
 
+class CacheFolders:
+    """The folders of a node's data cache.
+
+    They lie beside the folder of the node's pods, and their names are short: the address of a Unix socket may have only
+    107 bytes (unix(7)).
+
+    Attributes:
+        blocks: the stored blocks.
+        sockets: the folder that pods see at `/var/run/muster-cache`. It exists once a pod has asked for the cache.
+        socket: the socket that the cache opens for pods.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Compute the paths, without I/O."""
+        self.blocks = root / "blocks"
+        self.sockets = root / "run"
+        self.socket = self.sockets / "cache.sock"
+
+
 class Layout:
     """The files of an embedded cluster."""
 
@@ -130,6 +157,7 @@ class Layout:
         self.children_file = self.root / "children.json"
         self.lock_file = self.root / "daemon.lock"
         self.control_socket = self.root / "control.sock"
+        self.caches = self.root / "caches"
         self.apiserver = self.root / "apiserver"
         self.kubeconfig = self.apiserver / "kubeconfig"
         self.kubelet_token = self.apiserver / "kubelet-token"
@@ -137,6 +165,10 @@ class Layout:
     def node(self, name: str) -> Path:
         """The folder of a node's pods and volumes."""
         return self.root / "nodes" / name
+
+    def cache(self, node: str) -> CacheFolders:
+        """The folders of a node's data cache."""
+        return CacheFolders(self.caches / node)
 
     @property
     def control_plane(self) -> Path:

@@ -49,6 +49,13 @@ _LOG_MIN_FILES = 2
     metavar="COUNT",
     help="Maximum number of files kept of a container's log (5).",
 )
+@click.option(
+    "--cache",
+    "cache_size",
+    metavar="SIZE",
+    callback=lambda context, parameter, value: _cache_size(value),
+    help="Size limit of each node's data cache (2Gi); 0 for no caches.",
+)
 def command(
     nodes: int | None,
     gpus: int | None,
@@ -58,6 +65,7 @@ def command(
     network: str | None,
     log_size: str | None,
     log_files: int | None,
+    cache_size: str | None,
 ) -> int:
     """Start a cluster on this machine: a Kubernetes API, nodes whose pods are processes, and Muster itself.
 
@@ -81,9 +89,10 @@ def command(
         network="netns" if (network or base.network) == "netns" else "host",
         container_log_max_size=log_size or base.container_log_max_size,
         container_log_max_files=log_files or base.container_log_max_files,
+        cache_size=cache_size or base.cache_size,
     )
     if stored and (layout.read_daemon() or cluster.starting(layout)):
-        same = stored.same_shape(wanted) and stored.with_logs(wanted) == stored and port in (None, stored.port)
+        same = stored.same_shape(wanted) and stored.with_limits(wanted) == stored and port in (None, stored.port)
         return _up_already(same, layout)
     if wanted.network == "netns" and os.geteuid() != 0:
         raise BadInput(
@@ -186,9 +195,10 @@ def _shape(spec: ClusterSpec) -> str:
     if spec.real:
         shape += ", a real control plane"
     standard = type(spec)()
-    if spec.with_logs(standard) == spec:
+    if spec.with_limits(standard) == spec:
         return shape
-    return f"{shape}, container logs of {spec.container_log_max_files} x {spec.container_log_max_size}"
+    cache = f"data caches of {spec.cache_size}" if spec.has_caches else "no data caches"
+    return f"{shape}, container logs of {spec.container_log_max_files} x {spec.container_log_max_size}, {cache}"
 
 
 def _log_size(value: str | None) -> str | None:
@@ -206,6 +216,27 @@ def _log_size(value: str | None) -> str | None:
         raise BadInput(
             f"--container-log-max-size {value}: not a size of at least {LOG_MIN_BYTES >> 10}Ki",
             "write bytes or a quantity such as 512Ki or 10Mi",
+        )
+    return value
+
+
+def _cache_size(value: str | None) -> str | None:
+    """Parse the size of a data cache; returns "0" for none. Raises BadInput if it is not a size, or too small."""
+    from muster.embedded.programs import CACHE_MIN_BYTES
+    from muster.kube.objects.quantity import QuantityError, to_int
+
+    if value is None:
+        return None
+    try:
+        size = to_int(value)
+    except QuantityError:
+        size = -1
+    if size == 0:
+        return "0"
+    if size < CACHE_MIN_BYTES:
+        raise BadInput(
+            f"--cache {value}: not a size of at least {CACHE_MIN_BYTES >> 20}Mi, and not 0",
+            "write bytes or a quantity such as 512Mi or 10Gi, or 0 for no caches",
         )
     return value
 

@@ -12,16 +12,14 @@ from pathlib import Path
 
 import uvloop
 
+from muster.api.names import CACHE_DIRECTORY
 from muster.embedded.kubelet.kubelet import Kubelet
 from muster.embedded.kubelet.pods.network import NetworkError
-from muster.embedded.kubelet.settings import LOG_MIN_BYTES, LOG_MIN_FILES, Settings
+from muster.embedded.kubelet.settings import FIRST_OCTET, LOG_MIN_BYTES, LOG_MIN_FILES, Settings, node_address
 from muster.kube.connection.config import load_config
 from muster.kube.errors import ConfigError
 from muster.kube.objects.node import Taint
 from muster.kube.objects.quantity import QuantityError, parse_quantity, to_int
-
-_FIRST_OCTET = 10
-"""Pods of node K are in 127.(10+K).0.0/16, but with `--network netns` in 10.(10+K).0.0/16."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COUNT",
         help="maximum number of files kept of a container's log; the value must be 2 or more; default: %(default)s",
     )
+    add(
+        "--cache-socket-dir",
+        type=Path,
+        metavar="DIR",
+        help=f"folder that a hostPath volume {CACHE_DIRECTORY} is on this node; created for the first pod that has one",
+    )
     add("--new-boot", action="store_true", help="get a new boot ID, as after a reboot of the machine")
     add(
         "--kubelet-token-file",
@@ -96,12 +100,12 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     """Return the settings from the flags. Raises ValueError, whose message names the flag to change."""
     address, cidr = arguments.address, arguments.pod_cidr
     if arguments.index is not None:
-        if not 0 <= arguments.index <= 255 - _FIRST_OCTET:
+        if not 0 <= arguments.index <= 255 - FIRST_OCTET:
             raise ValueError(
-                f"--index must be between 0 and {255 - _FIRST_OCTET}; for more nodes give --address and --pod-cidr"
+                f"--index must be between 0 and {255 - FIRST_OCTET}; for more nodes give --address and --pod-cidr"
             )
-        octet = _FIRST_OCTET + arguments.index
-        address = address or f"127.{octet}.0.1"
+        octet = FIRST_OCTET + arguments.index
+        address = address or node_address(arguments.index)
         cidr = cidr or (f"10.{octet}.0.0/16" if arguments.network == "netns" else f"127.{octet}.0.0/16")
     if not address or not cidr:
         raise ValueError("give --index, or both --address and --pod-cidr")
@@ -143,6 +147,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         container_log_max_bytes=log_max_bytes,
         container_log_max_files=arguments.container_log_max_files,
         new_boot=arguments.new_boot,
+        cache_socket_dir=arguments.cache_socket_dir and arguments.cache_socket_dir.absolute(),
         token_file=arguments.kubelet_token_file,
         client_ca_file=arguments.client_ca_file,
         client_names=arguments.client_name or Settings.client_names,

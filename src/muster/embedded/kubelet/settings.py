@@ -8,10 +8,18 @@ from pathlib import Path
 
 from muster.kube.objects.node import Taint
 
+FIRST_OCTET = 10
+"""Node K has the address 127.(10+K).0.1. Pods are in 127.(10+K).0.0/16, but with `--network netns` in 10.(10+K).0.0/16.
+"""
 LOG_MIN_BYTES = 64 << 10
 """The smallest size of a container's log: a part of a line (16 KiB) always fits."""
 LOG_MIN_FILES = 2
 """The kubelet refuses fewer: one file is written, and one rotated file is kept."""
+
+
+def node_address(index: int) -> str:
+    """The address of node `index` of a cluster on this machine."""
+    return f"127.{FIRST_OCTET + index}.0.1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +50,7 @@ class Settings:
         restart_backoff_s: the first delay of CrashLoopBackOff, in seconds.
         container_log_max_bytes: the size at which a container's log is rotated, in bytes.
         container_log_max_files: how many files of a container's log are kept, the current one included; at least 2.
+        cache_socket_dir: where the socket of this node's data cache is; several nodes share this machine's own path.
     """
 
     node: str
@@ -70,6 +79,7 @@ class Settings:
     restart_backoff_s: float = 10.0
     container_log_max_bytes: int = 10 << 20
     container_log_max_files: int = 5
+    cache_socket_dir: Path | None = None
 
     @property
     def pods_dir(self) -> Path:

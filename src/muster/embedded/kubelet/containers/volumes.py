@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from muster.api.names import CACHE_DIRECTORY
+from muster.embedded.kubelet.cachesocket import cache_sockets
 from muster.embedded.kubelet.containers.atomic_folder import write_atomically
 from muster.embedded.kubelet.containers.downward import PodFacts, UnknownField
 from muster.embedded.kubelet.containers.expansion import expand
@@ -23,7 +26,15 @@ class VolumeError(Exception):
 class PodVolumes:
     """The volumes of one pod below `folder`."""
 
-    def __init__(self, folder: Path, facts: PodFacts, objects: ObjectSource, tokens: TokenSource) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        facts: PodFacts,
+        objects: ObjectSource,
+        tokens: TokenSource,
+        cache_socket_dir: Path | None = None,
+    ) -> None:
+        self._cache_socket_dir = cache_socket_dir
         self._folder = folder
         self._facts = facts
         self._objects = objects
@@ -70,6 +81,8 @@ class PodVolumes:
         namespace = self._facts.pod.namespace
         payload: dict[str, tuple[bytes, int]]
         if volume.host_path is not None:
+            if self._cache_socket_dir is not None and volume.host_path.path.rstrip("/") == CACHE_DIRECTORY:
+                return await asyncio.to_thread(cache_sockets, self._cache_socket_dir)
             return _host_path(volume.host_path.path, volume.host_path.type or "")
         if volume.empty_dir is not None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -195,7 +195,11 @@ class PodWorker:
                 if not context.devices:
                     context.devices = services.devices.take(wants_gpus(self.pod, services.settings.gpu_resource))
                 context.volumes = PodVolumes(
-                    context.folder / "volumes", context.facts, services.objects, services.tokens
+                    context.folder / "volumes",
+                    context.facts,
+                    services.objects,
+                    services.tokens,
+                    services.settings.cache_socket_dir,
                 )
                 await context.volumes.set_up()
                 self._writer.changed()
