@@ -18,7 +18,7 @@ FUZZ_FIRST ?= $(shell date +%s)
 FUZZ_MODE ?=
 CODE = $(wildcard src fuzz tests bench examples)
 
-.PHONY: help setup test test-fast fuzz lint format check-generated generate wheel lock controlplane coscheduling helm jobset demo demo-real clean
+.PHONY: help setup test test-fast fuzz lint format check-generated generate wheel lock controlplane coscheduling helm jobset versitygw demo demo-real clean
 
 help: ## Print what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,10 +86,13 @@ helm: ## Build helm, for rendering the chart
 jobset: ## Build the JobSet controller, the peer in bench/
 	@tools/build-go jobset
 
+versitygw: ## Build versitygw, the S3 server of bench/ and of `make demo-real`
+	@tools/build-go versitygw
+
 demo: setup ## The whole story on this machine, on the embedded cluster
 	$(BIN)/muster demo
 
-demo-real: setup controlplane helm ## The same on a real control plane
+demo-real: setup controlplane helm versitygw ## The same on a real control plane
 	$(BIN)/muster demo --real
 
 clean: ## Remove .venv and tool caches of this checkout
