@@ -37,6 +37,10 @@ func main() {
 }
 
 func serve(listen, folder, accessLog string) error {
+	folder, err := filepath.Abs(folder) // the backend changes the working directory
+	if err != nil {
+		return err
+	}
 	buckets, attributes := filepath.Join(folder, "buckets"), filepath.Join(folder, "attributes")
 	for _, each := range []string{buckets, attributes} {
 		if err := os.MkdirAll(each, 0o755); err != nil {
