@@ -1,0 +1,199 @@
+"""One side of the bench in a process of its own: prepares, says so, waits for a line on stdin, and measures.
+
+    python bench/data/worker.py SIDE '{"url": ..., ...}'
+
+It runs in the environments of the peers too, so it imports nothing of Muster except in Muster's own sides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+Settings = dict[str, Any]
+"""bucket, prefix, keys, region, endpoint, folder (for files of this process), and what a side adds."""
+Done = tuple[int, int]
+"""Bytes and samples."""
+Run = Callable[[], Done]
+
+RANGE_BYTES = 8 << 20
+CHUNK_BYTES = 1 << 20
+
+
+def obstore_store(settings: Settings) -> Any:
+    from obstore.store import S3Store
+
+    return S3Store(
+        settings["bucket"],
+        prefix=settings["prefix"],
+        endpoint=settings["endpoint"],
+        region=settings["region"],
+        client_options={"allow_http": True},
+    )
+
+
+def pooled(jobs: list[Any], work: Callable[[Any], int], threads: int) -> Run:
+    def run() -> Done:
+        with ThreadPoolExecutor(threads) as pool:
+            return sum(pool.map(work, jobs)), 0
+
+    return run
+
+
+def obstore_whole(settings: Settings) -> Run:
+    """Whole objects into memory, eight at once."""
+    import obstore
+
+    store = obstore_store(settings)
+    return pooled(settings["keys"], lambda key: len(obstore.get(store, key).bytes()), 8)
+
+
+def obstore_ranges(settings: Settings) -> Run:
+    """Ranges of 8 MiB into memory, four at once: the fastest that keeps what it reads."""
+    import obstore
+
+    store = obstore_store(settings)
+    sizes = {key: obstore.head(store, key)["size"] for key in settings["keys"]}
+    parts = [(key, start) for key in settings["keys"] for start in range(0, sizes[key], RANGE_BYTES)]
+
+    def read(part: tuple[str, int]) -> int:
+        key, start = part
+        end = min(start + RANGE_BYTES, sizes[key])
+        return len(obstore.get_range(store, key, start=start, end=end))
+
+    return pooled(parts, read, 4)
+
+
+def boto3_whole(settings: Settings) -> Run:
+    """Whole objects into memory, eight at once."""
+    import boto3
+    from botocore.config import Config
+
+    client = boto3.client("s3", config=Config(max_pool_connections=8))
+
+    def read(key: str) -> int:
+        answer = client.get_object(Bucket=settings["bucket"], Key=f"{settings['prefix']}/{key}")
+        return len(answer["Body"].read())
+
+    return pooled(settings["keys"], read, 8)
+
+
+def s3torchconnector(settings: Settings) -> Run:
+    """Amazon's connector for PyTorch: its iterable data set, whole objects, one after the other as it has them."""
+    from s3torchconnector import S3IterableDataset
+
+    data = S3IterableDataset.from_prefix(
+        f"s3://{settings['bucket']}/{settings['prefix']}/",
+        region=settings["region"],
+        endpoint=settings["endpoint"],
+        transform=lambda entry: len(entry.read()),
+    )
+    return lambda: (sum(data), 0)
+
+
+def mosaicml_streaming(settings: Settings) -> Run:
+    """MosaicML's data set over shards in its own format, in the stored order, samples of both columns."""
+    from streaming import StreamingDataset
+
+    data = StreamingDataset(
+        remote=f"s3://{settings['bucket']}/{settings['mds']}",
+        local=os.path.join(settings["folder"], "mds"),
+        shuffle=False,
+        batch_size=settings["batch"],
+    )
+    return lambda: counted(len(sample["jpg"]) + len(sample["cls"]) for sample in data)
+
+
+def mosaicml_write(settings: Settings) -> Run:
+    """Not a side: writes the same samples in MosaicML's format into a folder."""
+    sys.path.insert(0, settings["root"])
+    from streaming import MDSWriter
+
+    from bench.data.samples import Size, samples
+
+    size = Size(*settings["size"])
+
+    def run() -> Done:
+        columns = {"jpg": "bytes", "cls": "bytes"}
+        with MDSWriter(out=settings["out"], columns=columns, size_limit=settings["shard_bytes"]) as out:
+            for shard in range(size.shards):
+                for _, image, label in samples(shard, size.samples):
+                    out.write({"jpg": image, "cls": label})
+        return size.total_bytes, size.shards * size.samples
+
+    return run
+
+
+def plain_files(settings: Settings) -> Run:
+    """Reads files of the local disk, a MiB at a time into one buffer."""
+    buffer = bytearray(CHUNK_BYTES)
+
+    def run() -> Done:
+        total = 0
+        for key in settings["keys"]:
+            with open(os.path.join(settings["files"], key), "rb", buffering=0) as file:
+                while read := file.readinto(buffer):
+                    total += read
+        return total, 0
+
+    return run
+
+
+def counted(sizes: Iterator[int]) -> Done:
+    total = samples = 0
+    for size in sizes:
+        total += size
+        samples += 1
+    return total, samples
+
+
+SIDES: dict[str, Callable[[Settings], Run]] = {
+    "obstore_whole": obstore_whole,
+    "obstore_ranges": obstore_ranges,
+    "boto3": boto3_whole,
+    "s3torchconnector": s3torchconnector,
+    "mosaicml_streaming": mosaicml_streaming,
+    "mosaicml_write": mosaicml_write,
+    "plain_files": plain_files,
+}
+
+
+def cpu_s() -> float:
+    """User and system time of this process and of children that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    side, settings = sys.argv[1], json.loads(sys.argv[2])
+    run = SIDES[side](settings)
+    before_mb = peak_mb()
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        sys.exit("the bench ended")
+    cpu, began = cpu_s(), time.monotonic()
+    total, samples = run()
+    wall = time.monotonic() - began
+    done = {
+        "seconds": wall,
+        "bytes": total,
+        "samples": samples,
+        "cpu_s": cpu_s() - cpu,
+        "peak_mb": peak_mb(),
+        "grown_mb": peak_mb() - before_mb,
+    }
+    print(json.dumps(done), flush=True)
+
+
+if __name__ == "__main__":
+    main()
