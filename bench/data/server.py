@@ -1,43 +1,28 @@
-"""The S3 server of the bench: versitygw on a folder, in a process of its own, with what it has sent and served."""
+"""The S3 server of the bench, with what it has sent, and what that cost it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import urllib.error
-import urllib.request
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
 from obstore.store import S3Store
 
-from muster.controlplane.children import Child
-from muster.controlplane.goprograms import find_built
-from muster.controlplane.ports import free_port
-from tests.support.waiting import eventually
+from muster.controlplane.s3server import REGION, S3Server
 
 BUCKET = "bench"
-REGION = "us-east-1"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench-secret"}
-_GET = re.compile(r" s3_GetObject (\S+) ")
 
 
-class S3Server:
+class BenchServer:
     """A running server with one empty bucket. Raises NotBuiltError where versitygw is not built and Go is missing."""
 
     def __init__(self, folder: Path) -> None:
         """Start it on `folder`, and wait until it answers."""
-        program = find_built("versitygw") / "versitygw"
-        (folder / "buckets" / BUCKET).mkdir(parents=True)
-        self._accesses = folder / "accesses.log"
-        port = free_port()
-        self.endpoint = f"http://127.0.0.1:{port}"
-        options = [f"--listen=127.0.0.1:{port}", f"--folder={folder}", f"--access-log={self._accesses}"]
-        self._child = Child([program, *options], folder / "server.log", {**os.environ, **CREDENTIALS})
-        eventually("the S3 server answers", self._answers)
+        self._server = S3Server(folder, BUCKET)
+        self.endpoint = self._server.endpoint
 
     def __enter__(self) -> Self:
         """Nothing more to start."""
@@ -45,12 +30,12 @@ class S3Server:
 
     def __exit__(self, *_: object) -> None:
         """Stop it."""
-        self._child.stop()
+        self._server.stop()
 
     def environment(self) -> Mapping[str, str]:
         """What clients need in their environment to reach it."""
         return {
-            **CREDENTIALS,
+            **self._server.credentials,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -69,23 +54,19 @@ class S3Server:
             prefix=prefix,
             endpoint=self.endpoint,
             region=REGION,
-            access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            access_key_id=self._server.credentials["AWS_ACCESS_KEY_ID"],
+            secret_access_key=self._server.credentials["AWS_SECRET_ACCESS_KEY"],
             client_options={"allow_http": True},
         )
 
     def sent_bytes(self) -> int:
         """All bytes that it has written until now: answers, and objects that it stored."""
-        return int(re.findall(r"(?m)^wchar: (\d+)", Path(f"/proc/{self._child.pid}/io").read_text())[0])
+        return int(re.findall(r"(?m)^wchar: (\d+)", Path(f"/proc/{self._server.pid}/io").read_text())[0])
 
     def cpu_s(self) -> float:
         """Its user and system time until now."""
-        fields = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self._server.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def gets(self) -> Counter[str]:
-        """How often each object was asked for, whole or in part."""
-        return Counter(_GET.findall(self._accesses.read_text()))
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[dict[str, float]]:
@@ -96,14 +77,3 @@ class S3Server:
             yield used
         finally:
             used.update(sent_bytes=self.sent_bytes() - sent, cpu_s=self.cpu_s() - cpu)
-
-    def _answers(self) -> bool:
-        if self._child.exit_code is not None:
-            raise SystemExit(f"the S3 server ended: {self._child.log_tail()}")
-        try:
-            with urllib.request.urlopen(self.endpoint, timeout=5):
-                return True
-        except urllib.error.HTTPError:
-            return True  # it wants a signature
-        except OSError:
-            return False

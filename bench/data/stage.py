@@ -14,7 +14,8 @@ import obstore
 
 from bench.data.processes import ROOT, WorkerFailed, run_alone
 from bench.data.samples import Size, key, tar
-from bench.data.server import BUCKET, REGION, S3Server
+from bench.data.server import BUCKET, BenchServer
+from muster.controlplane.s3server import REGION
 
 PREFIX, MDS = "shards", "mds"
 BATCH = 32
@@ -25,7 +26,7 @@ SHARD_BYTES = 32 << 20
 class Stage(NamedTuple):
     """What every part of the bench works with."""
 
-    server: S3Server
+    server: BenchServer
     folder: Path
     size: Size
     total_bytes: int
@@ -65,7 +66,7 @@ def staged(size: Size) -> Iterator[Stage]:
         folder = Path(name)
         (folder / "files").mkdir()
         peers, no_peers = _peers()
-        with S3Server(folder / "s3") as server:
+        with BenchServer(folder / "s3") as server:
             total = 0
             store = server.store(PREFIX)
             for shard in range(size.shards):
