@@ -177,7 +177,9 @@ def job_facts(job: TrainingJob) -> JobFacts:
         (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status != "True"),
         None,
     )
-    since = resumed or job.metadata.creation_timestamp
+    created = job.metadata.creation_timestamp
+    # the controller's clock may lag behind the API server's; a resumed job must not get an earlier place for that
+    since = max(created, resumed) if created is not None and resumed is not None else created or resumed
     return JobFacts(
         ended=status.phase if status.phase in ENDED_PHASES else "",
         limit_s=float(spec.time_limit_seconds) if spec.time_limit_seconds is not None else None,
