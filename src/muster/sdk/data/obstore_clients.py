@@ -1,4 +1,9 @@
-"""Makes obstore's clients for one location, and makes them again when the credentials change."""
+"""Makes obstore's clients for one location, and makes them again when the credentials change.
+
+obstore does not work in a process that was forked after its parent had used it: requests hang. If such a process frees
+the parent's clients, the parent's requests hang too, since both share an epoll instance. So a forked process keeps them
+for ever, and gets an error that names the fix.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,12 @@ import os
 import threading
 import time
 import urllib.parse
+import weakref
 from typing import Any
 
 from muster.sdk.data.access import Access
 from muster.sdk.data.credentials import Credentials, fingerprint, read_credentials
-from muster.sdk.data.errors import WrongStore
+from muster.sdk.data.errors import StoreError, WrongStore
 from muster.sdk.data.location import Location
 
 LONGEST_TIMEOUT_S = 1024.0
@@ -20,6 +26,8 @@ _CONNECT_TIMEOUT_S = 10.0
 _LOOK_AT_FILES_EVERY_S = 1.0
 _IN_MEMORY: dict[str, Any] = {}
 _LOCK = threading.Lock()
+_ALL: weakref.WeakSet[Clients] = weakref.WeakSet()
+_OF_PARENT: list[object] = []
 
 
 class Clients:
@@ -29,7 +37,7 @@ class Clients:
         self._location, self._access = location, access
         self._lock = threading.Lock()
         self._clients: dict[tuple[float, int], Any] = {}
-        self._pid = os.getpid()
+        _ALL.add(self)
         self._credentials = Credentials({})
         self._fingerprint: tuple[object, ...] = ()
         self._looked = 0.0
@@ -41,11 +49,15 @@ class Clients:
         """A client whose requests take at most this long; it repeats requests itself only if `retries` is given."""
         if self._location.scheme == "memory":
             return _memory(self._location.bucket)
+        if _OF_PARENT:
+            raise StoreError(
+                f"{self._location.url}: this process was forked after its parent had used obstore, which then hangs. "
+                "Start it with the method 'spawn' or 'forkserver' (DataLoader: multiprocessing_context='spawn')",
+                self._location.url,
+            )
         self._look_at_files()
         key = (_rounded_down(timeout_s), retries)
         with self._lock:
-            if self._pid != os.getpid():  # a forked process has no threads of its parent's clients
-                self._clients, self._pid = {}, os.getpid()
             client = self._clients.get(key)
             if client is None:
                 client = self._clients[key] = self._make(*key)
@@ -157,6 +169,15 @@ class Clients:
             url, folder = self._location.url, self._access.credentials_dir
             raise WrongStore(f"{url}: {folder} has no file {name}: add this key to the Secret", url)
         return value
+
+
+def _keep_clients_of_parent() -> None:
+    """Runs in a forked process."""
+    used = [clients._clients for clients in _ALL if clients._clients]
+    _OF_PARENT.extend(used)
+
+
+os.register_at_fork(after_in_child=_keep_clients_of_parent)
 
 
 class _S3Credentials:

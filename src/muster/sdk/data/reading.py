@@ -48,8 +48,9 @@ class Reading:
         while self._end is None or self._position < self._end:
             before, failure = self._position, INTERRUPTED
             chunks = None
+            client = self._attempts.client(self._deadline, _TIMEOUT_S)
             try:
-                result = self._request()
+                result = self._request(client)
                 if self._is_same_version(result.meta):
                     chunks = iter(result.stream(min_chunk_size=self._chunk_bytes))
                 else:
@@ -68,11 +69,10 @@ class Reading:
                 yield chunk
             if failure.kind == failures.PAST_END and self._version is None:
                 return
-            if self._position < self._piece_end:
+            if chunks is None or self._position < self._piece_end:
                 self._after(failure, self._position - before)
 
-    def _request(self) -> Any:
-        client = self._attempts.client(self._deadline, _TIMEOUT_S)
+    def _request(self, client: Any) -> Any:
         stop = self._position + PIECE_BYTES
         self._piece_end = stop if self._end is None else min(stop, self._end)
         options: dict[str, Any] = {"range": (self._position, self._piece_end)}
