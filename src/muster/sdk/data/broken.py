@@ -1,0 +1,13 @@
+"""Errors of the streaming reader. Each names the shard."""
+
+from __future__ import annotations
+
+from muster.sdk.data.errors import StoreError
+
+
+class BrokenShard(StoreError):
+    """A shard is truncated, damaged, or not in the expected format."""
+
+
+class BadCursor(ValueError):
+    """The cursor does not belong to this stream; the message says what differs."""

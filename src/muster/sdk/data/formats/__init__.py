@@ -1,0 +1,1 @@
+"""Formats of shards: tar files in the layout of WebDataset, plain files, and the interface for others."""

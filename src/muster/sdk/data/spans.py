@@ -1,0 +1,71 @@
+"""Where the samples of a shard are, compactly: about 7 bytes a sample."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from array import array
+from itertools import accumulate
+from typing import Sequence
+
+from muster.sdk.data.broken import BrokenShard
+
+
+class Spans:
+    """Byte range and checksum of each sample of one shard.
+
+    Attributes:
+        starts: first byte of each sample.
+        ends: the byte after its last one.
+        checksums: CRC-32 of these bytes; empty if they are not known.
+    """
+
+    def __init__(self, starts: Sequence[int], ends: Sequence[int], checksums: Sequence[int]) -> None:
+        self.starts = starts
+        self.ends = ends
+        self.checksums = checksums
+
+    def encode(self) -> bytes:
+        """Compressed bytes, for `decode`."""
+        gaps = array("Q", (start - end for start, end in zip(self.starts, [0, *self.ends])))
+        sizes = array("Q", (end - start for start, end in zip(self.starts, self.ends)))
+        checksums = array("I", self.checksums)
+        return zlib.compress(b"".join(_little_endian(each) for each in (gaps, sizes, checksums)), 6)
+
+
+def decode(data: bytes, samples: int) -> Spans:
+    """Read the spans of a shard with this number of samples. Raises ValueError if the bytes do not hold them."""
+    try:
+        raw = zlib.decompress(data)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(raw) != 20 * samples:
+        raise ValueError(f"{len(raw)} bytes for {samples} samples")
+    gaps, sizes, checksums = array("Q"), array("Q"), array("I")
+    gaps.frombytes(raw[: 8 * samples])
+    sizes.frombytes(raw[8 * samples : 16 * samples])
+    checksums.frombytes(raw[16 * samples :])
+    for each in (gaps, sizes, checksums):
+        if sys.byteorder == "big":
+            each.byteswap()
+    ends = array("Q", accumulate(gap + size for gap, size in zip(gaps, sizes)))
+    return Spans(array("Q", (end - size for end, size in zip(ends, sizes))), ends, checksums)
+
+
+def whole(size_bytes: int) -> Spans:
+    """The spans of a shard that is one sample."""
+    return Spans([0], [size_bytes], [])
+
+
+def check(data: bytes, spans: Spans, sample: int, key: str, url: str) -> None:
+    """Check a sample's bytes. Raises BrokenShard if they differ from those that were indexed."""
+    if len(data) != spans.ends[sample] - spans.starts[sample]:
+        raise BrokenShard(f"{key}: truncated in sample {sample}: {len(data)} bytes came", url, key)
+    if spans.checksums and zlib.crc32(data) != spans.checksums[sample]:
+        raise BrokenShard(f"{key}: sample {sample} has a wrong checksum: its bytes are damaged", url, key)
+
+
+def _little_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
