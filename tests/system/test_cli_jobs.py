@@ -503,7 +503,7 @@ def test_a_job_says_whose_checkpoints_it_leaves_alone_and_how_to_continue_from_t
 
     second = run(muster, *again)
     assert second.returncode == 0, second
-    assert "checkpoints do not travel with the code; left out: ckpt/" in second.stderr
+    assert "checkpoints and data do not travel with the code; left out: ckpt/" in second.stderr
     assert re.search(r"it starts from the beginning, in ckpt/saves-\w{5}-\w{8}\n", second.stderr), second
     assert "./ckpt holds other checkpoints, which it leaves alone: job saves, step 10\n" in second.stderr
     line = re.search(r"to continue from job saves instead: muster delete saves-\w{5} && muster (.*)", second.stderr)
@@ -538,7 +538,7 @@ def test_a_job_says_whose_checkpoints_it_leaves_alone_and_how_to_continue_from_t
             "no job 'never' in namespace default, nor",
         ),
         (("--checkpoint", "ckpt", "--from-checkpoint", "./nowhere"), 4, "there is no checkpoint at"),
-        (("--from-checkpoint", "hello"), 2, "--from-checkpoint needs --checkpoint DIR"),
+        (("--from-checkpoint", "hello"), 2, "--from-checkpoint needs --checkpoint"),
         (("--checkpoint", "ckpt", "--from-checkpoint", ""), 2, "--from-checkpoint is empty"),
         (("--checkpoint", "ckpt", "--from-checkpoint", "Not_A_Job"), 2, "is not the name of a job"),
     ],

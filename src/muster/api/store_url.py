@@ -7,6 +7,7 @@ regular expressions are in CEL rules (RE2 syntax), so that both API servers and 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
@@ -28,6 +29,15 @@ NO_SECRET: Final = (
     "has credentials in it, and a job's spec is visible to others; put them into a Secret and name it in "
     "credentials.secretName"
 )
+CREDENTIAL_KEYS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "s3": (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),),
+    "gs": (("GOOGLE_SERVICE_ACCOUNT_KEY",),),
+    "az": (
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_SAS_TOKEN"),
+    ),
+}
+"""The keys that a Secret must have for each kind of store; for Azure one of two sets."""
 _NO_FOLDER: Final = "{!r} does not name a folder of a node; write file:///FOLDER"
 
 
@@ -107,3 +117,11 @@ def local_folder(path: str) -> str:
 def file_url(folder: str) -> str:
     """Returns the `file://` URL of an absolute folder."""
     return FILE + quote(str(PurePosixPath(folder)))
+
+
+def missing_keys(url: str, keys: Collection[str]) -> str:
+    """Returns which keys a Secret lacks for this store, as text; "" if it is complete or the scheme is unknown."""
+    choices = CREDENTIAL_KEYS.get(url.partition("://")[0], ())
+    if not choices or any(set(choice) <= set(keys) for choice in choices):
+        return ""
+    return ", or ".join(" and ".join(choice) for choice in choices)

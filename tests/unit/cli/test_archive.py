@@ -55,14 +55,14 @@ def test_musterignore_stands_in_for_gitignore(tmp_path: Path) -> None:
 def test_folders_with_checkpoints_are_not_code(tmp_path: Path) -> None:
     """Issue 11.13: they were shipped where the path was relative, or another run's; pruning raced with packing."""
     write(tmp_path, "train.py", "out/ckpt/train-1a2b3c4d/step-1", "src/out/ckpt/kept.py")
-    archive = pack(tmp_path, tmp_path / "out" / "ckpt")
+    archive = pack(tmp_path, [tmp_path / "out" / "ckpt"])
     assert names(archive.data) == ["src/out/ckpt/kept.py", "train.py"]
-    assert archive.notes == ("checkpoints do not travel with the code; left out: out/ckpt/",)
-    assert "out/ckpt/train-1a2b3c4d/step-1" in names(pack(tmp_path, tmp_path.parent / "elsewhere").data)
+    assert archive.notes == ("checkpoints and data do not travel with the code; left out: out/ckpt/",)
+    assert "out/ckpt/train-1a2b3c4d/step-1" in names(pack(tmp_path, [tmp_path.parent / "elsewhere"]).data)
     write(tmp_path, "out/ckpt/train-1a2b3c4d/.muster/step-1.json")  # by its records it is known without being named
     archive = pack(tmp_path)
     assert names(archive.data) == ["src/out/ckpt/kept.py", "train.py"]
-    assert archive.notes == ("checkpoints do not travel with the code; left out: out/ckpt/train-1a2b3c4d/",)
+    assert archive.notes == ("checkpoints and data do not travel with the code; left out: out/ckpt/train-1a2b3c4d/",)
     (tmp_path / ".musterignore").write_text("out/\n")
     assert pack(tmp_path).notes == (), "the user knows"
 

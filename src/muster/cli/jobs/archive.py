@@ -8,7 +8,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,7 +103,7 @@ def _regex(pattern: str) -> str:
     return "".join(out)
 
 
-def pack(folder: Path, leave_out: Path | None = None) -> Archive:
+def pack(folder: Path, leave_out: Sequence[Path] = ()) -> Archive:
     """Pack a folder, except files that .musterignore (or else .gitignore) names, and files that tools create.
 
     The same files give the same bytes: entries are sorted, and times and owners are not kept. A link to a file is
@@ -112,7 +112,7 @@ def pack(folder: Path, leave_out: Path | None = None) -> Archive:
 
     Args:
         folder: what to pack.
-        leave_out: a folder inside that is not code, such as the one with checkpoints.
+        leave_out: folders inside that are not code, such as those with checkpoints and data.
 
     Raises:
         BadInput: the folder is too large, or a file in it cannot be read.
@@ -165,10 +165,10 @@ class _Found(NamedTuple):
     checkpoints: list[str]
 
 
-def _find(folder: Path, rules: IgnoreRules, leave_out: Path | None) -> _Found:
+def _find(folder: Path, rules: IgnoreRules, leave_out: Sequence[Path]) -> _Found:
     found = _Found([], [], [], [], [])
     root = folder.resolve()
-    given = leave_out.resolve() if leave_out is not None else None
+    given = {each.resolve() for each in leave_out}
     for current, folders, names in os.walk(folder):
         below = os.path.relpath(current, folder)
         prefix = "" if below == "." else f"{below}/"
@@ -176,7 +176,7 @@ def _find(folder: Path, rules: IgnoreRules, leave_out: Path | None) -> _Found:
             path = Path(current) / name
             if rules.ignores(prefix + name, True) or (path.is_symlink() and rules.ignores(prefix + name, False)):
                 continue  # .gitignore may name a link to a folder as a file or as a folder
-            if path.resolve() == given or (path / records.FOLDER).is_dir():
+            if path.resolve() in given or (path / records.FOLDER).is_dir():
                 found.checkpoints.append(prefix + name)
             elif path.is_symlink():
                 found.linked_folders.append(prefix + name)
@@ -212,7 +212,7 @@ def _notes(folder: Path, found: _Found) -> Iterator[str]:
 
     if found.checkpoints:
         names = ", ".join(f"{name}/" for name in found.checkpoints[:_NAMED]) + more(found.checkpoints)
-        yield f"checkpoints do not travel with the code; left out: {names}"
+        yield f"checkpoints and data do not travel with the code; left out: {names}"
     if found.linked_folders:
         yield (
             f"links to folders do not travel with the code; left out: {targets(found.linked_folders)}. Copy what the "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from muster.api.store_url import is_url, local_folder
 from muster.api.words import counted
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobs.wait_timeout import check_waits, not_ended, timeout_option, within
@@ -134,7 +135,31 @@ def _check_namespace(args: Sequence[str]) -> None:
     help="Environment variable; NAME alone passes your value.",
 )
 @click.option(
-    "--checkpoint", metavar="DIR", callback=not_empty, help="Keep checkpoints below DIR, in a folder of the job's own."
+    "--data", metavar="URL|DIR", callback=not_empty, help="The training data: s3://, gs:// or az:// URL, or a folder."
+)
+@click.option(
+    "--bad-shards",
+    type=click.Choice(("fail", "skip")),
+    help="What happens if a shard of the data is damaged or cannot be read (fail).",
+)
+@click.option(
+    "--checkpoint",
+    metavar="DIR|URL",
+    callback=not_empty,
+    help="Keep checkpoints below this folder or URL, in a folder of the job's own.",
+)
+@click.option(
+    "--store-endpoint",
+    metavar="URL",
+    callback=not_empty,
+    help="Service of the object store for --data and --checkpoint, such as http://minio:9000.",
+)
+@click.option("--store-region", metavar="NAME", callback=not_empty, help="Region of their buckets.")
+@click.option(
+    "--store-secret",
+    metavar="NAME",
+    callback=not_empty,
+    help="Secret with their credentials (by default the identity of the pods).",
 )
 @click.option(
     "--from-checkpoint",
@@ -260,6 +285,7 @@ def build(
     from muster.cli.jobs import manifest as manifests
     from muster.cli.jobs.archive import pack
     from muster.cli.jobs.code_store import check_store
+    from muster.cli.jobs.stores import data_location, set_stores
 
     check_store(flags["code_store"] or "")
     folder: Path | None = None
@@ -278,11 +304,12 @@ def build(
         folder = None if flags["code"] == "none" else found.folder
     spec = manifest["spec"]
     spec |= _spec_from(flags, cluster)
+    set_stores(spec, flags)
     if flags["from_checkpoint"] is not None:
         from muster.cli.jobs.checkpoints import source
 
         if not (spec.get("checkpoint") or {}).get("path"):
-            raise BadInput("--from-checkpoint needs --checkpoint DIR", "DIR is where this job keeps its own")
+            raise BadInput("--from-checkpoint needs --checkpoint", "it names where this job keeps its own checkpoints")
         spec["checkpoint"]["from"] = source(flags["from_checkpoint"], local=bool(cluster and cluster.embedded))
     if cluster and cluster.embedded:
         from muster.embedded.programs import THIS_MACHINE
@@ -293,18 +320,20 @@ def build(
     if not spec.get("image") and not file:
         raise BadInput("--image is missing: which image do the workers run?", "any image with Python 3.8 in it")
     manifests.checked(manifest)
-    checkpoints = (spec.get("checkpoint") or {}).get("path", "")
+    folders = [local_folder((spec.get("checkpoint") or {}).get("path", "")), local_folder(data_location(spec))]
     if folder is None:
         return manifest, None
     # on another cluster, a relative path is relative to the code there; a local folder of that name is a trial run's
-    return manifest, pack(folder, folder / checkpoints if checkpoints and "://" not in checkpoints else None)
+    return manifest, pack(folder, [folder / each for each in folders if each and not is_url(each)])
 
 
 def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]:
     """Return the fields of the spec that the flags set."""
     from muster.cli.jobs import manifest as manifests
 
-    checkpoint = flags["checkpoint"]
+    from muster.cli.jobs.stores import data_url
+
+    data, checkpoint = flags["data"], flags["checkpoint"]
     if checkpoint and cluster and cluster.embedded and "://" not in checkpoint:
         checkpoint = str(Path(checkpoint).absolute())
     values = {
@@ -317,6 +346,7 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
         "launcher": flags["launcher"],
         "image": flags["image"],
         "env": manifests.environment(flags["env"]) or None,
+        "data": {"url": data_url(data, local=bool(cluster and cluster.embedded))} if data else None,
         "checkpoint": {"path": checkpoint} if checkpoint else None,
         "timeLimitSeconds": manifests.seconds(flags["time_limit"]) if flags["time_limit"] else None,
         "stall": manifests.stall(flags["stall_after"], flags["stall_steps"], flags["stall_first"], flags["on_stall"]),
@@ -344,6 +374,9 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeo
             await check_lending(client, parcel.manifest["spec"])
         from muster.cli.jobs.checkpoints import check_source, notes_on_others, of_others
 
+        from muster.cli.jobs.stores import check_secrets
+
+        await check_secrets(client, parcel.manifest)
         starts = await check_source(client, parcel.manifest, local=bool(cluster.embedded))
         job = await create(client, parcel)
         if output and not (follow or wait):
