@@ -31,6 +31,7 @@ from muster.kube.objects.struct import to_dict
 from muster.trainingjobs.attempts import checkpoints
 from muster.trainingjobs.attempts.attempt import SILENCE
 from muster.trainingjobs.attempts.ends import Ends
+from muster.trainingjobs.attempts.restoring import Verdict
 from muster.trainingjobs.cache import Caches
 from muster.trainingjobs.decide import ENDED, decide
 from muster.trainingjobs.executor import Executor
@@ -40,9 +41,10 @@ from muster.trainingjobs.plan import WriteStatus
 from muster.trainingjobs.pods.node_use import NodeCounts
 from muster.trainingjobs.pods.pod import PodSettings
 from muster.trainingjobs.pods.slots import slots_of
+from muster.trainingjobs.rendezvous.agreement import Agreement
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
-from muster.trainingjobs.rendezvous.server import CheckpointProblem, ReportRequest, Stale, confirmed
+from muster.trainingjobs.rendezvous.server import CheckpointProblem, ReportRequest, RestoreRequest, Stale, confirmed
 from muster.trainingjobs.shadow import Shadow, Suppose
 from muster.trainingjobs.snapshot import EXCLUSION_S, JobSnapshot, Member, Wait, Watched
 from muster.trainingjobs.status import forecasts, stalls
@@ -112,6 +114,9 @@ class TrainingJobController:
             clock,
             rng,
             host_paths=pods.cache is not None and pods.cache.mode == "hostPath",
+        )
+        self.agreement = Agreement(
+            self._newest, self.members, lambda key: self.controller.queue.add(key), self._metrics
         )
         self._events = EventRecorder(client, "muster-trainingjobs", instance=identity, clock=clock, rng=rng)
         self._executor = Executor(
@@ -197,6 +202,7 @@ class TrainingJobController:
             self._quiet.pop(gone.uid, None)
             self._written.pop(gone.uid, None)
             self._runs.pop(gone.uid, None)
+            self.agreement.forget(gone.uid)
             self._problem_due.pop(gone.uid, None)
             self._pacer.forget(gone.key)
             self._rest_until.pop(gone.key, None)
@@ -320,6 +326,7 @@ class TrainingJobController:
         if self._leading_since == 0.0 or term is not self._term:
             self._term, self._leading_since = term, now
             self.members.clear()
+            self.agreement.clear()
             self._ends.clear()
             self._waits_for.clear()
             self._forecasts.clear()
@@ -342,6 +349,7 @@ class TrainingJobController:
 
     def _wrote(self, job: TrainingJob, action: WriteStatus) -> None:
         self._written[job.uid] = job
+        self.agreement.wrote(job.uid, action)
         log.info("%s: %s: %s", job.key, action.reason, action.status.message)
         if action.reason == "Forecast" and job.status.start_forecast is None:
             self._forecasts.clear()
@@ -384,6 +392,7 @@ class TrainingJobController:
             run=self._runs.get(job.uid),
             source=self._source(job),
             progress=self._book.newest(job.uid, job.status.attempt),
+            restoring=self.agreement.seen(job.uid),
             hardware=self.caches.hardware_of(nodes),
             waits_for=self._waits_for.get(job.key),
             forecast=self._forecasts.get(job.key),
@@ -473,6 +482,10 @@ class TrainingJobController:
         await self._commit(job, confirmed(report.checkpoint, current, at(self._clock())))
         self._metrics.saved(report.checkpoint.blocked_seconds, report.checkpoint.upload_seconds)
 
+    async def restore(self, job_key: str, job_uid: str, pod: Pod, said: RestoreRequest) -> Verdict:
+        """Take a node's result for the checkpoint that it restores; see `Agreement.restore`."""
+        return await self.agreement.restore(job_key, job_uid, pod, said)
+
     def _not_saved(self, job: TrainingJob, problem: CheckpointProblem) -> None:
         """Write an Event about a checkpoint that could not be saved, at a limited rate. The job runs on."""
         now = self._clock()
@@ -487,13 +500,18 @@ class TrainingJobController:
 
     async def _commit(self, job: TrainingJob, checkpoint: CheckpointStatus) -> None:
         """Write a checkpoint. A precondition at the API server ensures that its attempt is still the current one."""
-        listed = checkpoints.with_newest(job.status, checkpoint)
+        good = tuple(each for each in job.status.quarantined_checkpoints if each.path != checkpoint.path)
+        status = replace(job.status, quarantined_checkpoints=good)  # a program may write to the same path again
+        listed = checkpoints.with_newest(status, checkpoint)
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": job.uid},
             {"op": "test", "path": "/status/attempt", "value": checkpoint.attempt},
             {"op": "add", "path": "/status/lastCheckpoint", "value": to_dict(checkpoint)},
             {"op": "add", "path": "/status/checkpoints", "value": [to_dict(each) for each in listed]},
         ]
+        if good != job.status.quarantined_checkpoints:
+            bad = [to_dict(each) for each in good]
+            patch.append({"op": "add", "path": "/status/quarantinedCheckpoints", "value": bad})
         try:
             written = await self._client.patch(
                 TrainingJob,

@@ -11,7 +11,7 @@ import msgspec
 from muster.api.placement import Placement
 from muster.api.run_record import RunRecord
 from muster.api.training_job import TrainingJob
-from muster.api.training_job_status import CheckpointSource, Progress, StartForecast
+from muster.api.training_job_status import CheckpointSource, Progress, RestoreProblem, StartForecast
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.observed import Seen
@@ -119,6 +119,24 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     cache_address: str = ""
 
 
+class RestoreFailure(msgspec.Struct, frozen=True):
+    """Why a node could not restore the attempt's checkpoint."""
+
+    slot: int
+    node: str
+    reason: RestoreProblem
+    message: str = ""
+
+
+class Restoring(msgspec.Struct, frozen=True):
+    """The nodes' reports about a checkpoint in an attempt: how many have verified it, and the first failure."""
+
+    attempt: int
+    path: str
+    nodes: int = 0
+    failure: RestoreFailure | None = None
+
+
 class HardwareEvidence(msgspec.Struct, frozen=True):
     """Broken hardware on a node, from a condition or an Event."""
 
@@ -196,6 +214,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         run: the record of its newest attempt as this process wrote it; None if it wrote none.
         source: the job that spec.checkpoint.from names, until this job has started; None if it does not exist.
         progress: the newest report of the current attempt; None before the first.
+        restoring: what its nodes report about the checkpoint that they restore; None if no node has asked.
         hardware: evidence about its nodes.
         waits_for: why the scheduler has no nodes for it; None if this leader has not heard a reason.
         forecast: when it is expected to start; None if the scheduler has not given this leader an estimate.
@@ -221,6 +240,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     run: RunRecord | None = None
     source: TrainingJob | None = None
     progress: Progress | None = None
+    restoring: Restoring | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
     waits_for: Wait | None = None
     forecast: StartForecast | None = None

@@ -18,7 +18,7 @@ from muster.cli.output import age, duration
 from muster.kube.objects.struct import to_dict
 
 FINISHED = ("Succeeded", "Failed")
-STAGES = ("fault", "detected", "stopped", "backoff", "placed", "ready", "running", "useful")
+STAGES = ("fault", "detected", "stopped", "backoff", "placed", "ready", "running", "restored", "useful")
 FAULT_NAMES = {"user": "the program's fault", "infrastructure": "infrastructure", "unknown": "cause unknown"}
 
 

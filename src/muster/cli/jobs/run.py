@@ -330,7 +330,6 @@ def build(
 def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]:
     """Return the fields of the spec that the flags set."""
     from muster.cli.jobs import manifest as manifests
-
     from muster.cli.jobs.stores import data_url
 
     data, checkpoint = flags["data"], flags["checkpoint"]
@@ -373,7 +372,6 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeo
         if parcel.manifest["spec"].get("borrow"):
             await check_lending(client, parcel.manifest["spec"])
         from muster.cli.jobs.checkpoints import check_source, notes_on_others, of_others
-
         from muster.cli.jobs.stores import check_secrets
 
         await check_secrets(client, parcel.manifest)

@@ -19,6 +19,7 @@ from muster.trainingjobs.attempts import (
     growing,
     outcome,
     recovery,
+    restoring,
     run_record,
     start_failures,
 )
@@ -89,7 +90,8 @@ class Attempt:
                 said.append(RecordEvent("Reattributed", _attribution(late)))
             return [self._write(late, "Reattributed"), *said]
         if self.running:
-            return self._run_on()
+            agreed = restoring.follow(self.snapshot, self.part, self.now)
+            return [self._direct(self._run_plan()), *agreed] if agreed else self._run_on()
         exhausted = builder.exhausted(self.job)
         if exhausted is not None:
             hold: list[Action] = [self._direct(None)]
@@ -425,6 +427,8 @@ class Attempt:
         choice = checkpoints.choose(self.snapshot, self.part)
         if choice.problem:
             return outcome.not_found(self.snapshot, choice.problem, self.now)
+        if choice.bad:
+            return outcome.checkpoints_bad(self.snapshot, choice.bad, self.now)
         status = admission.with_admission(self.snapshot, choice.status, complete=True, bound=True, now=self.now)
         if status.phase == "Restarting" and self.fault is not None:
             status = self._stages(status, bound=True)

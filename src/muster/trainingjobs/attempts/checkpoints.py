@@ -44,11 +44,13 @@ class Choice(msgspec.Struct, frozen=True):
         status: the status, with the chosen checkpoint as its newest.
         event: the Event to record; None if there is nothing to report.
         problem: why the job cannot start; "" if it can.
+        bad: the same if its checkpoints are damaged.
     """
 
     status: TrainingJobStatus
     event: RecordEvent | None = None
     problem: str = ""
+    bad: str = ""
 
 
 def with_newest(status: TrainingJobStatus, newest: CheckpointStatus) -> tuple[CheckpointStatus, ...]:
@@ -62,7 +64,15 @@ def with_newest(status: TrainingJobStatus, newest: CheckpointStatus) -> tuple[Ch
 
 
 def known(status: TrainingJobStatus) -> tuple[CheckpointStatus, ...]:
-    """The confirmed checkpoints, newest first. For a job of an earlier version only the last one is known."""
+    """The confirmed checkpoints without quarantined ones, newest first.
+
+    For a job of an earlier version only the last one is known.
+    """
+    bad = {each.path for each in status.quarantined_checkpoints}
+    return tuple(each for each in _confirmed(status) if each.path not in bad)
+
+
+def _confirmed(status: TrainingJobStatus) -> tuple[CheckpointStatus, ...]:
     last = status.last_checkpoint
     if last is None:
         return ()
@@ -112,6 +122,8 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
     """Chooses the checkpoint for the attempt that is about to run on these slots, which have all joined."""
     status, event = snapshot.job.status, None
     own = _found(part, snapshot.job.uid)
+    if own is not None and any(each.path == own.path for each in status.quarantined_checkpoints):
+        own = None
     if own is not None and not any(each.attempt for each in known(status)):
         saved = _written(own, status)
         status = replace(status, checkpoints=with_newest(status, saved), last_checkpoint=saved)
@@ -127,12 +139,15 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
     every = known(status)
     if own is not None and all(each.path != own.path for each in every):
         every = (*every, _written(own, status))  # older than all listed ones: a program may keep more checkpoints
-    chosen = next((each for each in every if not _gone(each.path, part, status.attempt)), None)
+    chosen = next((each for each in every if not is_gone(each.path, part, status.attempt)), None)
     fault, said = builder.restart_fault(status), "confirmed checkpoints are gone, as every node reports"
     if fault is not None and fault.rule == _GONE_HERE_RULE:  # the same node would fail again
         shared = next((each for each in every if seen_everywhere(each.path, part, status.attempt)), None)
         if shared not in (None, chosen):
             chosen, said = shared, f"confirmed checkpoints are gone on {fault.node}"
+    if chosen is None and status.quarantined_checkpoints:
+        bad = status.quarantined_checkpoints[-1]
+        return Choice(status, bad=f"the checkpoint of step {bad.step} cannot be restored ({bad.message}; {bad.path})")
     gone = every if chosen is None else every[: every.index(chosen)]
     if not gone:
         return Choice(status, event)
@@ -181,11 +196,11 @@ def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
         return None
     fault = status.faults[-1]
     reason, where = "", "gone, as every node reports"
-    if not _gone(handed.path, part, status.attempt):
+    if not is_gone(handed.path, part, status.attempt):
         if is_looked_for(snapshot, part) or not handed.seen_everywhere:
             return None
         slot = next((slot for slot in part if (slot.number, slot.node) == (fault.slot, fault.node)), None)
-        if slot is None or not _gone(handed.path, [slot], status.attempt):
+        if slot is None or not is_gone(handed.path, [slot], status.attempt):
             return None
         sees_others = any(_sees(slot, each.path, status.attempt) for each in known(status))
         reason = "Here" if sees_others else "NoneHere"
@@ -241,7 +256,7 @@ def _found(part: Sequence[Slot], uid: str = "") -> CheckpointSource | None:
     return max(found, key=lambda each: (each.step, each.path), default=None)
 
 
-def _gone(path: str, part: Sequence[Slot], attempt: int) -> bool:
+def is_gone(path: str, part: Sequence[Slot], attempt: int) -> bool:
     """Returns whether every node has searched for the path for this attempt and has not found it."""
     return bool(part) and all(_answer(slot, path, attempt) is False for slot in part)
 

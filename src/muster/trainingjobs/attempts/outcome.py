@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -14,6 +15,9 @@ from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
 from muster.trainingjobs.pods.slots import Clock, Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot
 from muster.trainingjobs.status import builder
+
+CHECKPOINTS_BAD: Final = "CheckpointsBad"
+"""Reason of the condition Failed of a job whose checkpoints cannot be restored."""
 
 
 def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list[Action] | None:
@@ -37,6 +41,15 @@ def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> l
 def not_found(snapshot: JobSnapshot, problem: str, now: float) -> list[Action]:
     """End a job whose starting checkpoint does not exist. It never starts from the beginning instead."""
     return _end(snapshot, "Failed", "CheckpointNotFound", problem, now)
+
+
+def checkpoints_bad(snapshot: JobSnapshot, problem: str, now: float) -> list[Action]:
+    """End a job without a checkpoint that can be restored. It never starts from the beginning instead."""
+    message = (
+        f"{problem}; no other checkpoint is left, and a job does not start from the beginning instead. To start from "
+        "another checkpoint, create a job with spec.checkpoint.from (muster run --from-checkpoint)"
+    )
+    return _end(snapshot, "Failed", CHECKPOINTS_BAD, message, now)
 
 
 def cannot_start(snapshot: JobSnapshot, evidence: Evidence, now: float) -> list[Action]:

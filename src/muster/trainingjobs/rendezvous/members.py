@@ -102,6 +102,11 @@ class Members:
         gang = self._gangs.get(job_uid)
         return dict(gang.members) if gang is not None else {}
 
+    def of_pod(self, job_uid: str, pod_uid: str) -> Member | None:
+        """The supervisor of one pod."""
+        gang = self._gangs.get(job_uid)
+        return gang.members.get(pod_uid) if gang is not None else None
+
     def directive(self, job_uid: str) -> Directive | None:
         """Returns the directive of the job's members."""
         gang = self._gangs.get(job_uid)

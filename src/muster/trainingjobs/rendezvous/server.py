@@ -1,4 +1,4 @@
-"""The controller's HTTPS server for pods: /v1/supervise for supervisors, /v1/report for the SDK."""
+"""The controller's HTTPS server for pods: /v1/supervise for supervisors, /v1/report and /v1/restore for the SDK."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from muster.api.training_job_status import IDLE_RANKS_MAX, CheckpointSource, Che
 from muster.kube.connection.pki import KeyPair
 from muster.kube.errors import ApiError
 from muster.kube.objects.pod import Pod
+from muster.trainingjobs.attempts.restoring import NotThisCheckpoint, Verdict
 from muster.trainingjobs.pods.slots import attempt_of
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
@@ -132,6 +133,32 @@ class ReportRequest(msgspec.Struct, frozen=True, rename="camel"):
     checkpoint_problem: CheckpointProblem | None = None
 
 
+class RestoreRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of /v1/restore: the result of a node's ranks for the checkpoint that they restore.
+
+    Attributes:
+        attempt: the attempt of the ranks.
+        path: the checkpoint.
+        node_rank: the node's rank; only for the log.
+        ok: every rank of the node has read and verified its part.
+        ranks: number of the node's ranks.
+        seconds: how long that took.
+        bytes_from: bytes that the node read, by source: bucket, peer, disk.
+        reason: if it failed, why.
+        message: the same as text.
+    """
+
+    attempt: int
+    path: Annotated[str, msgspec.Meta(max_length=_PATH_CHARS)]
+    ok: bool
+    node_rank: int = -1
+    ranks: int = 0
+    seconds: float = 0.0
+    bytes_from: dict[str, int] = msgspec.field(default_factory=dict)
+    reason: str = ""
+    message: str = ""
+
+
 class Stale(Exception):
     """Raised for a report of an attempt that is over."""
 
@@ -153,6 +180,9 @@ class Jobs(Protocol):
 
     async def report(self, job_key: str, job_uid: str, report: ReportRequest) -> None:
         """Store a report. On return, a checkpoint is in the job's status. Raises Stale, ApiError."""
+
+    async def restore(self, job_key: str, job_uid: str, pod: Pod, said: RestoreRequest) -> Verdict:
+        """Store a node's result, and wait for a moment for the verdict. Raises Stale, NotThisCheckpoint."""
 
 
 class Question(Protocol):
@@ -177,12 +207,14 @@ class RendezvousServer:
         self._reporters: dict[str, Pod] = {}
         self._supervise = msgspec.json.Decoder(SuperviseRequest)
         self._report = msgspec.json.Decoder(ReportRequest)
+        self._restore = msgspec.json.Decoder(RestoreRequest)
 
     def app(self) -> web.Application:
         """The aiohttp application."""
         app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.router.add_post("/v1/supervise", self.supervise)
         app.router.add_post("/v1/report", self.report)
+        app.router.add_post("/v1/restore", self.restore)
         return app
 
     async def supervise(self, request: Question) -> web.Response:
@@ -240,6 +272,29 @@ class RendezvousServer:
         answer = {"checkpointNow": self._members.checkpoint_now(_gang_uid(pod))}
         if self._members.backfilled(_gang_uid(pod)):
             answer["backfilled"] = True
+        return _answer(200, answer)
+
+    async def restore(self, request: Question) -> web.Response:
+        """The long poll of a node that has read a checkpoint: may its ranks train?"""
+        pod, refusal = await self._caller(request, self._reporters)
+        if pod is None:
+            return refusal
+        try:
+            said = self._restore.decode(await request.read())
+        except msgspec.DecodeError as error:
+            return _answer(400, {"message": f"not a restore request: {error}"})
+        try:
+            verdict = await self._jobs.restore(_job_key(pod), _gang_uid(pod), pod, said)
+        except Stale as stale:
+            return _answer(409, {"currentAttempt": stale.current_attempt})
+        except NotThisCheckpoint:
+            return _answer(400, {"message": f"attempt {said.attempt} does not start from {said.path}"})
+        if not self._jobs.serving:
+            return _not_leading()
+        answer: dict[str, Any] = {"verdict": verdict.kind}
+        if verdict.checkpoint is not None:
+            chosen = verdict.checkpoint
+            answer["checkpoint"] = {"path": chosen.path, "step": chosen.step, "manifest": chosen.manifest}
         return _answer(200, answer)
 
     async def _caller(

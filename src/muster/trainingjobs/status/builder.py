@@ -28,7 +28,7 @@ _LIMITS: Final[dict[Cause, str]] = {
 }
 
 ConditionType = Literal["Admitted", "Running", "Complete", "Failed", "Suspended", "SpecIgnored"]
-Stage = Literal["stopped", "backoff", "placed", "ready", "running", "useful"]
+Stage = Literal["stopped", "backoff", "placed", "ready", "running", "restored", "useful"]
 
 
 def at(now: float) -> datetime:

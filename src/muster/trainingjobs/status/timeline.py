@@ -8,7 +8,7 @@ from muster.api.training_job_status import TrainingJobStatus
 from muster.trainingjobs.metrics import TrainingJobMetrics
 from muster.trainingjobs.plan import Reason
 
-_STAGES: Final = ("detected", "stopped", "backoff", "placed", "ready", "running", "useful")
+_STAGES: Final = ("detected", "stopped", "backoff", "placed", "ready", "running", "restored", "useful")
 
 
 class RestartLedger:
