@@ -1,0 +1,10 @@
+"""Runs the node cache: python -m muster.data.cache."""
+
+from __future__ import annotations
+
+import sys
+
+from muster.data.cache.program import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Opens a reader's store with the reader's credentials alone, and names it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from muster.data.cache.blocks import StoreIdentity
+from muster.sdk.data.access import Access
+from muster.sdk.data.errors import WrongStore
+from muster.sdk.data.store import Store
+
+SCHEMES: Final = ("s3", "gs", "az")
+CREDENTIALS: Final = frozenset(
+    {
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_EXPIRATION",
+        "GOOGLE_SERVICE_ACCOUNT_KEY",
+        "AZURE_STORAGE_ACCOUNT_NAME",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+    }
+)
+"""Names of the values that a reader may send."""
+_AMBIENT: Final = ("AWS_", "GOOGLE_", "AZURE_")
+_REGION: Final = re.compile(r"[a-z0-9-]{0,64}")
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,221}")
+
+
+class Place(NamedTuple):
+    """A store as a reader names it: the identity, and the prefix of its keys in the bucket."""
+
+    identity: StoreIdentity
+    prefix: str
+
+    def full(self, key: str) -> str:
+        """The key in the bucket."""
+        return f"{self.prefix}/{key}" if self.prefix else key
+
+    def relative(self, full: str) -> str:
+        """The key below the prefix."""
+        return full[len(self.prefix) + 1 :] if self.prefix else full
+
+
+def drop_ambient_credentials() -> None:
+    """Remove credentials from this process' environment, so that no reader's request can use them."""
+    for name in [name for name in os.environ if name.startswith(_AMBIENT)]:
+        del os.environ[name]
+
+
+def place_of(store: Mapping[str, str], credentials: Mapping[str, str], schemes: frozenset[str]) -> Place:
+    """Check a reader's store and name it. Raises WrongStore with what to change."""
+    url, endpoint, region = store.get("url", ""), store.get("endpoint", ""), store.get("region", "")
+    parts = urlsplit(url)
+    if parts.scheme not in schemes:
+        raise WrongStore(f"the node cache serves {', '.join(sorted(schemes))}, not {parts.scheme or url!r}", url)
+    if parts.scheme == "file":
+        return Place(StoreIdentity("file", "", "", "", parts.path.rstrip("/")), "")
+    if parts.username or parts.password or parts.query or parts.fragment or not _BUCKET.fullmatch(parts.netloc):
+        raise WrongStore("the URL of a store is SCHEME://BUCKET/PREFIX, without credentials or a query", parts.netloc)
+    if not _REGION.fullmatch(region):
+        raise WrongStore(f"the region {region!r} is not a name such as us-east-1", url)
+    account = credentials.get("AZURE_STORAGE_ACCOUNT_NAME", "") if parts.scheme == "az" else ""
+    identity = StoreIdentity(parts.scheme, _endpoint(endpoint, url), region, account, parts.netloc)
+    return Place(identity, parts.path.strip("/"))
+
+
+def open_place(place: Place, credentials: Mapping[str, str], deadline_s: float) -> Store:
+    """Open the whole bucket. May import and connect, so it runs in a thread. Raises StoreError."""
+    from muster.sdk.data.stores import open_store
+
+    identity = place.identity
+    url = f"{identity.scheme}://{identity.bucket}"
+    return open_store(url, Access(identity.endpoint, identity.region, ""), deadline_s=deadline_s)
+
+
+def _endpoint(endpoint: str, url: str) -> str:
+    """Return the endpoint in the form that names it, or raise WrongStore."""
+    if not endpoint:
+        return ""
+    parts = urlsplit(endpoint)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    plain = not (parts.username or parts.password or parts.query or parts.fragment)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not plain or port == 0:
+        raise WrongStore("the endpoint of a store is http(s)://HOST[:PORT], without credentials or a query", url)
+    if _link_local(parts.hostname):
+        raise WrongStore(
+            "the node cache does not connect to link-local addresses, where nodes keep their identity", url
+        )
+    return endpoint.rstrip("/").lower()
+
+
+def _link_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_link_local
+    except ValueError:
+        return False

@@ -1,0 +1,175 @@
+"""The node cache's process: its arguments, its loops, and its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+
+from muster.data.cache.disk import Disk, Limits
+from muster.data.cache.files import Folder, FolderInUse
+from muster.data.cache.node import Node
+from muster.data.cache.opening import SCHEMES, drop_ambient_credentials
+from muster.data.cache.server import Server
+from muster.data.cache.session import Session
+from muster.kube.health import health_app, serve
+from muster.kube.progress import Progress
+
+log = logging.getLogger(__name__)
+
+SOCKET: Final = "cache.sock"
+CONTROL_SOCKET: Final = "control.sock"
+_SWEEP_S: Final = 1.0
+_STALLED_S: Final = 120.0
+_UNITS: Final = {
+    "": 1,
+    "k": 1000,
+    "M": 1000**2,
+    "G": 1000**3,
+    "T": 1000**4,
+    "Ki": 1 << 10,
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
+    "Ti": 1 << 40,
+}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of the process."""
+
+    node: str
+    state_dir: Path
+    socket_dir: Path
+    limits: Limits
+    memory_bytes: int
+    address: str
+    read_dir: Path | None
+    metrics: tuple[str, int] | None
+    schemes: frozenset[str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM. Returns the exit status: 0, or 2 if the arguments or the folder are wrong."""
+    options = _parse(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    drop_ambient_credentials()
+    try:
+        uvloop.run(run(options))
+    except (FolderInUse, OSError) as error:
+        print(f"muster node cache: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def run(options: Options) -> None:
+    """Serve readers until the process is asked to end. Raises FolderInUse, OSError."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    disk = Disk(Folder(options.state_dir, options.read_dir), options.limits)
+    await disk.start()
+    node = Node(options.node, options.address, disk, options.memory_bytes, options.schemes)
+    server = Server(lambda uid, control: Session(node, uid, control))
+    progress = Progress()
+    options.socket_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(server.serve(options.socket_dir / SOCKET, 0o666, control=False)),
+                tasks.create_task(server.serve(options.socket_dir / CONTROL_SOCKET, 0o600, control=True)),
+                tasks.create_task(_sweep(disk, progress)),
+            ]
+            if options.metrics is not None:
+                running.append(tasks.create_task(_serve_metrics(progress, *options.metrics)))
+            log.info("node %s serves %s", options.node, options.socket_dir / SOCKET)
+            await stop.wait()
+            for task in running:
+                task.cancel()
+    finally:
+        await server.close()
+        node.close()
+    log.info("ends")
+
+
+async def _sweep(disk: Disk, progress: Progress) -> None:
+    progress.expect("sweep", _STALLED_S)
+    while True:
+        await disk.sweep()
+        progress.mark("sweep")
+        await asyncio.sleep(_SWEEP_S)
+
+
+async def _serve_metrics(progress: Progress, host: str, port: int) -> None:
+    async with serve(health_app(progress), host, port) as bound:
+        log.info("metrics on http://%s:%d/metrics", host, bound)
+        await asyncio.Event().wait()
+
+
+def _parse(arguments: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m muster.data.cache", description="Keep blocks of objects on this node's disk for its readers."
+    )
+    parser.add_argument("--node", required=True, help="the node's name")
+    parser.add_argument("--state-dir", type=Path, required=True, metavar="DIR", help="where blocks are kept")
+    parser.add_argument(
+        "--read-dir", type=Path, metavar="DIR", help="the same folder through a read-only mount; readers get it"
+    )
+    parser.add_argument("--socket-dir", type=Path, required=True, metavar="DIR", help="where the sockets are created")
+    parser.add_argument("--size", type=_size, default=_size("100Gi"), help="limit of all blocks (default: 100Gi)")
+    parser.add_argument(
+        "--floor",
+        default="20%",
+        type=_floor,
+        help="what stays free on the disk: bytes or a percentage, above the kubelet's eviction thresholds (default: 20%%)",
+    )
+    parser.add_argument(
+        "--memory", type=_size, default=_size("512Mi"), help="for blocks while the disk is not used (default: 512Mi)"
+    )
+    parser.add_argument("--address", default="", metavar="IP:PORT", help="where peers reach this cache")
+    parser.add_argument("--listen", type=_address, metavar="HOST:PORT", help="serve /healthz and /metrics")
+    parser.add_argument(
+        "--local-stores", action="store_true", help="also serve file:// stores, with the rights of this process"
+    )
+    given = parser.parse_args(arguments)
+    floor_bytes, floor_fraction = given.floor
+    return Options(
+        node=given.node,
+        state_dir=given.state_dir,
+        socket_dir=given.socket_dir,
+        limits=Limits(size_bytes=given.size, floor_bytes=floor_bytes, floor_fraction=floor_fraction),
+        memory_bytes=given.memory,
+        address=given.address,
+        read_dir=given.read_dir,
+        metrics=given.listen,
+        schemes=frozenset({*SCHEMES, "file"} if given.local_stores else SCHEMES),
+    )
+
+
+def _size(text: str) -> int:
+    digits = text.rstrip("kMGTi")
+    unit = text[len(digits) :]
+    if not digits.isdigit() or unit not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 100Gi")
+    return int(digits) * _UNITS[unit]
+
+
+def _floor(text: str) -> tuple[int, float]:
+    if text.endswith("%") and text[:-1].isdigit() and int(text[:-1]) < 100:
+        return 0, int(text[:-1]) / 100
+    return _size(text), 0.0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,156 @@
+"""Serves readers on the Unix sockets: one connection is one reader of one job in one store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from muster.data.cache.channel import Channel
+from muster.data.cache.disk import DiskBypassed
+from muster.data.cache.downloads import Busy
+from muster.data.cache.requests import BadRequest, NotPermitted
+from muster.data.cache.session import Reply, Session
+from muster.sdk.data.errors import AlreadyExists, Forbidden, NotFound, ObjectChanged, StoreError, WrongStore
+from muster.sdk.data.wire import ErrorCode, Message, ProtocolError
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 2048
+MAX_QUEUED: Final = 8
+"""Requests of a connection that may wait for their turn."""
+_HELLO_S: Final = 10.0
+_SEND_S: Final = 30.0
+
+_CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (NotFound, ErrorCode.MISSING),
+    (Forbidden, ErrorCode.FORBIDDEN),
+    (AlreadyExists, ErrorCode.EXISTS),
+    (ObjectChanged, ErrorCode.CHANGED),
+    (WrongStore, ErrorCode.WRONG_STORE),
+    (StoreError, ErrorCode.UNAVAILABLE),
+    (Busy, ErrorCode.BUSY),
+    (DiskBypassed, ErrorCode.BYPASS),
+    (BadRequest, ErrorCode.BAD_REQUEST),
+    (NotPermitted, ErrorCode.NOT_PERMITTED),
+)
+
+
+class Server:
+    """Accepts connections.
+
+    Args:
+        make_session: called with the user ID of the client, and whether it is on the control socket.
+    """
+
+    def __init__(self, make_session: Callable[[int, bool], Session]) -> None:
+        self._make_session = make_session
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    async def serve(self, path: Path, mode: int, control: bool) -> None:
+        """Accept connections on a new socket at `path`, until cancelled. Raises OSError."""
+        with listening(path, mode) as listener:
+            loop = asyncio.get_running_loop()
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError as error:  # too many open files: let some close
+                    log.warning("could not accept a connection: %s", error.strerror)
+                    await asyncio.sleep(0.1)
+                    continue
+                if self.connections >= MAX_CONNECTIONS and not control:
+                    connection.close()
+                    continue
+                connection.setblocking(False)
+                task = asyncio.create_task(self._attend(Channel(connection), control))
+                self._connections.add(task)
+                task.add_done_callback(self._connections.discard)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _attend(self, channel: Channel, control: bool) -> None:
+        session = self._make_session(channel.peer_uid(), control)
+        queue: asyncio.Queue[Message] = asyncio.Queue(MAX_QUEUED)
+        answering = asyncio.create_task(self._answer_all(channel, session, queue))
+        try:
+            # The end of the connection is noticed while a request runs: it then ends the request.
+            reading = asyncio.create_task(_read_all(channel, queue))
+            try:
+                await asyncio.wait({reading, answering}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (reading, answering):
+                    task.cancel()
+                for result in await asyncio.gather(reading, answering, return_exceptions=True):
+                    _report(result)
+        finally:
+            channel.close()
+            await session.close()
+
+    async def _answer_all(self, channel: Channel, session: Session, queue: asyncio.Queue[Message]) -> None:
+        async with asyncio.timeout(_HELLO_S):
+            await _answer(channel, session, await queue.get())
+        while True:
+            await _answer(channel, session, await queue.get())
+
+
+async def _read_all(channel: Channel, queue: asyncio.Queue[Message]) -> None:
+    while True:
+        await queue.put(await channel.receive())
+
+
+async def _answer(channel: Channel, session: Session, request: Message) -> None:
+    try:
+        reply = await session.handle(request, channel)
+    except (StoreError, Busy, DiskBypassed, BadRequest, NotPermitted) as error:
+        code = next(code for kind, code in _CODES if isinstance(error, kind))
+        reply = Reply({"error": code, "message": str(error)})
+    if reply is None:
+        return
+    try:
+        async with asyncio.timeout(_SEND_S):
+            await channel.send(reply.message, reply.descriptor)
+    finally:
+        if reply.descriptor >= 0:
+            os.close(reply.descriptor)
+
+
+def _report(result: object) -> None:
+    """Log unexpected errors of a connection by their type alone: texts may hold what the client sent."""
+    expected = (asyncio.CancelledError, EOFError, OSError, ProtocolError, TimeoutError)
+    if isinstance(result, BaseException) and not isinstance(result, expected):
+        log.error("a connection failed: %s", type(result).__name__, exc_info=(type(result), None, result.__traceback__))
+
+
+@contextlib.contextmanager
+def listening(path: Path, mode: int):  # type: ignore[no-untyped-def]
+    """Listen at `path`. The socket replaces the one of an earlier process, without a moment in which none exists."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    own = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        own.unlink(missing_ok=True)
+        listener.bind(str(own))
+        os.chmod(own, mode)
+        listener.listen(128)
+        listener.setblocking(False)
+        os.rename(own, path)
+        yield listener
+    finally:
+        listener.close()
+        own.unlink(missing_ok=True)
+
+
+__all__ = ["Awaitable", "Server", "listening"]
