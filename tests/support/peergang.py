@@ -1,0 +1,178 @@
+"""Caches of a gang in one process: real peer servers and clients on loopback, over blocks of a model bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from muster.api.cache_ticket import Peer, PeerList, Ticket, TicketSigner, TicketVerifier, gang_key, key_digest
+from muster.data.peers.blocks import PeerBlocks
+from muster.data.peers.client import Connections
+from muster.data.peers.frames import mac
+from muster.data.peers.gangs import Gangs, Membership
+from muster.data.peers.holder import Held, NotHeld, Wanted
+from muster.data.peers.server import PeerServer
+from muster.data.peers.standing import Standing
+from muster.data.peers.transfer import Pace
+
+SECRET = b"s" * 32
+SIGNER = TicketSigner(SECRET)
+VERIFIER = TicketVerifier(SIGNER.public_key)
+QUICK = Pace(connect_s=0.5, silence_s=1.5, floor_bytes_per_s=64 << 10, window_s=0.5)
+BLOCK_BYTES = 100_000
+
+
+def wanted(number: int) -> Wanted:
+    return Wanted("s3://bucket", "train.tar", "etag", 1000 * BLOCK_BYTES, number)
+
+
+def content(block: Wanted) -> bytes:
+    return random.Random(str(block)).randbytes(BLOCK_BYTES)
+
+
+def attempt_key(uid: str, attempt: int) -> str:
+    return mac(SECRET, uid, attempt).hex()
+
+
+def ticket_file(
+    uid: str, attempt: int, slot: int, peers: PeerList, expires: float = 0.0, job: str = "train"
+) -> dict[str, Any]:
+    """What the supervisor of a slot writes for its ranks."""
+    key = gang_key(attempt_key(uid, attempt))
+    ticket = Ticket(
+        uid=uid,
+        namespace="team-a",
+        job=job,
+        attempt=attempt,
+        slot=slot,
+        expires=int(expires or time.time() + 3600),
+        key=key_digest(key),
+        peers=peers.digest(),
+    )
+    return {"ticket": SIGNER.sign(ticket), "key": key, "peers": msgspec.to_builtins(peers)}
+
+
+def loopback(count: int) -> list[str]:
+    """Free addresses, one host each."""
+    found = []
+    for number in range(count):
+        host = f"127.61.0.{number + 1}"
+        with socket.create_server((host, 0)) as probe:
+            found.append(f"{host}:{probe.getsockname()[1]}")
+    return found
+
+
+class Bucket:
+    """Counts the downloads of each block."""
+
+    def __init__(self) -> None:
+        self.downloads: Counter[Wanted] = Counter()
+        self.delay_s = 0.0
+        self.error = ""
+
+
+class Node:
+    """A cache as far as peers see it: blocks in files, a peer server, and a reader that asks disk, peers and bucket."""
+
+    def __init__(self, bucket: Bucket, address: str, pace: Pace = QUICK) -> None:
+        self.bucket = bucket
+        self.address = address
+        self.files: dict[Wanted, Held] = {}
+        self.locks: dict[Wanted, asyncio.Lock] = {}
+        self.gangs = Gangs(lambda: VERIFIER, time.monotonic, time.time)
+        self.server = PeerServer(self.gangs, self, None, address)
+        self.standing = Standing(time.monotonic)
+        self.connections = Connections(pace)
+        self.blocks = PeerBlocks(address, self.connections, self.standing)
+        self.sources: Counter[str] = Counter()
+        self.served_slowly_s = 0.0
+        self.wrong = False
+
+    async def fetch(self, wanted: Wanted, job: str, deadline_s: float) -> Held:
+        """The Holder's part: from the disk or the bucket, once."""
+        if self.served_slowly_s:
+            await asyncio.sleep(self.served_slowly_s)
+        held = await self._own(wanted)
+        if self.wrong:
+            return hold(os.urandom(held.length), held.sha256)
+        return Held(os.open(f"/proc/self/fd/{held.descriptor}", os.O_RDONLY), held.length, held.sha256)
+
+    async def _own(self, wanted: Wanted) -> Held:
+        async with self.locks.setdefault(wanted, asyncio.Lock()):
+            if wanted not in self.files:
+                await asyncio.sleep(self.bucket.delay_s)
+                if self.bucket.error:
+                    raise NotHeld(self.bucket.error)
+                self.bucket.downloads[wanted] += 1
+                self.files[wanted] = hold(content(wanted))
+            return self.files[wanted]
+
+    async def read(self, membership: Membership, block: Wanted, deadline_s: float = 30.0) -> bytes:
+        """Read a block as the cache does for a rank of this node."""
+        source = "disk" if block in self.files else "bucket"
+        if block not in self.files and membership.gang is not None:
+            with tempfile.TemporaryFile() as file:
+                sha256 = await self.blocks.fetch(
+                    membership.gang, block, BLOCK_BYTES, file.fileno(), deadline_s, lambda count: 0.0
+                )
+                if sha256 is not None:
+                    source = "peer"
+                    self.files.setdefault(block, Held(os.dup(file.fileno()), BLOCK_BYTES, sha256))
+        held = await self._own(block)
+        self.sources[source] += 1
+        return os.pread(held.descriptor, held.length + 1, 0)
+
+    def close(self) -> None:
+        self.blocks.close()
+        self.connections.close()
+        for held in self.files.values():
+            os.close(held.descriptor)
+
+
+def hold(data: bytes, sha256: str = "") -> Held:
+    descriptor = os.memfd_create("block")
+    os.write(descriptor, data)
+    return Held(descriptor, len(data), sha256 or hashlib.sha256(data).hexdigest())
+
+
+class PeerGang:
+    """Nodes of one gang."""
+
+    def __init__(self, bucket: Bucket, nodes: Sequence[Node], uid: str, attempt: int) -> None:
+        self.bucket = bucket
+        self.nodes = list(nodes)
+        self.uid = uid
+        self.attempt = attempt
+        self.peers = PeerList(group=tuple(Peer(slot, node.address) for slot, node in enumerate(nodes)))
+
+    def ticket_file(self, slot: int, attempt: int = 0) -> dict[str, Any]:
+        return ticket_file(self.uid, attempt or self.attempt, slot, self.peers)
+
+    def join(self, slot: int, attempt: int = 0) -> Membership:
+        return self.nodes[slot].gangs.join(self.ticket_file(slot, attempt))
+
+
+@asynccontextmanager
+async def peer_gang(
+    count: int, *, dead: Sequence[int] = (), pace: Pace = QUICK, uid: str = "u-1"
+) -> AsyncIterator[PeerGang]:
+    """Start the caches of a gang. Those in `dead` do not serve."""
+    bucket = Bucket()
+    nodes = [Node(bucket, address, pace) for address in loopback(count)]
+    async with AsyncExitStack() as stack:
+        for slot, node in enumerate(nodes):
+            stack.callback(node.close)
+            if slot not in dead:
+                await stack.enter_async_context(node.server.serve())
+        yield PeerGang(bucket, nodes, uid, 1)
