@@ -111,6 +111,8 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     ("muster-preflight", "nodes"): "to write the taint of nodes that were not tested",
     ("muster-preflight", "configmaps muster-preflight muster-health"): "to read the configuration of tests, and the "
     "policy about findings",
+    ("muster-cache", "configmaps"): "to create `muster-cache` (RBAC cannot restrict `create` to a name)",
+    ("muster-cache", "configmaps muster-cache"): "to write the key with which node caches verify the tickets of jobs",
     ("muster-agent", "nodehealths"): "to write findings; the policy `muster-agents` restricts it to the agent's own "
     "node",
     ("muster-agent", "nodehealths/status"): "the same",

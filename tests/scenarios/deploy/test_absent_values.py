@@ -30,6 +30,7 @@ OLD_VALUES = Path(__file__).parent / "values-first-chart.yaml"
 KUBERNETES_SHAPED = {"affinity", "annotations", "nodeSelector", "podSecurityContext", "resources", "tolerations"}
 """A user removes such a default with KEY=null, so an absent one stays absent."""
 EVERYTHING = {
+    "data": {"cache": {"enabled": True}},
     "fleet": {part: {"enabled": True} for part in ("balloons", "joins", "scaling")},
     "health": {
         "enabled": True,

@@ -54,6 +54,7 @@ VARIATIONS = {
         "--set=health.enabled=true,health.preflight.enabled=true,health.preflight.required=true",
         "--set=health.preflight.config.image=registry.example/gputest:1",
     ),
+    "data cache": ("--set=data.cache.enabled=true,data.cache.socketMarks=true,networkPolicy.enabled=true",),
     "network policies": ("--set=networkPolicy.enabled=true,teams.enabled=true,health.enabled=true",),
     "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
 }

@@ -37,6 +37,11 @@ app.kubernetes.io/name: muster
 app.kubernetes.io/component: agent
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
+{{- define "muster.cacheSelector" -}}
+app.kubernetes.io/name: muster
+app.kubernetes.io/component: cache
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
 {{- define "muster.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
