@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from muster.cli.errors import CliError
 from muster.cli.target import Cluster
@@ -39,6 +39,9 @@ class Arena(Protocol):
 
     def cluster(self) -> Cluster:
         """Returns how to reach the cluster."""
+
+    def checkpoints(self) -> dict[str, Any]:
+        """Returns `spec.checkpoint` for a job of the demo: where it keeps its checkpoints."""
 
     def kill_rank(self, pod_uid: str) -> int:
         """Kill a rank's process in a pod; returns the rank."""
@@ -82,6 +85,12 @@ class EmbeddedArena:
         from muster.kube.connection.config import load_config
 
         return Cluster(load_config(self._layout.kubeconfig), "default", "an embedded cluster", self._layout)
+
+    def checkpoints(self) -> dict[str, Any]:
+        """Returns `spec.checkpoint` for a job of the demo: a folder."""
+        folder = self.folder / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        return {"path": str(folder)}
 
     def kill_rank(self, pod_uid: str) -> int:
         """Kill a rank's process in a pod; returns the rank."""

@@ -17,6 +17,7 @@ _STAGES = {
     "placed": ("▓", "magenta"),
     "ready": ("█", "blue"),
     "running": ("▓", "cyan"),
+    "restored": ("▒", "blue"),
     "useful": ("█", "green"),
 }
 _BAR_MAX, _BAR_MIN = 60, 10
