@@ -14,7 +14,7 @@ from bench.data.samples import FULL, QUICK
 from bench.report import console, emit
 from muster.controlplane.goprograms import NotBuiltError
 
-PARTS = {"cold": reading.cold}
+PARTS = {"cold": reading.cold, "warm": reading.warm}
 
 
 @click.command()

@@ -6,17 +6,38 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.data.caches import node_caches
 from bench.data.processes import Measured, WorkerFailed, run_alone
 from bench.data.stage import Stage
 
 ALONE = ("obstore_whole", "obstore_ranges")
 PEERS = ("s3torchconnector", "mosaicml_streaming")
+WARM_PASSES = 8
 Say = Callable[[str], None]
+
+
+def warm(stage: Stage, repetitions: int, say: Say) -> dict[str, list[Measured]]:
+    """The same shards from the node cache, which has them, beside plain files; both lie in the page cache."""
+    results: dict[str, list[Measured]] = defaultdict(list)
+    with node_caches(stage.folder / "warm", 1) as (cache,):
+        environment = {**stage.server.environment(), **cache.environment()}
+        for repetition in range(repetitions + 1):
+            for side in ("plain_files", "cached_files"):
+                done = run_alone(side, stage.settings(passes=WARM_PASSES), environment)
+                if repetition > 0:  # the first one fills the cache
+                    results[side].append(done)
+                    say(line(side, done))
+    return results
+
+
+def line(side: str, done: Measured) -> str:
+    """One measurement for people."""
+    return f"{side:>20} {done.mb_per_s:7.0f} MB/s  {done.cpu_s_per_gb:5.2f} CPU s/GB  {done.peak_mb:5.0f} MB"
 
 
 def cold(stage: Stage, repetitions: int, say: Say) -> dict[str, list[Measured]]:
     """Each side reads all shards once from the bucket, by turns. A side that fails is left out from then on."""
-    sides: dict[str, Path | None] = dict.fromkeys((*ALONE, "muster_stream", "boto3"))
+    sides: dict[str, Path | None] = dict.fromkeys((*ALONE, "muster_store", "muster_stream", "boto3"))
     if stage.peers is None:
         say(f"without {' and '.join(PEERS)}: {stage.no_peers}")
     else:
@@ -31,5 +52,5 @@ def cold(stage: Stage, repetitions: int, say: Say) -> dict[str, list[Measured]]:
                 del sides[side]
                 continue
             results[side].append(done)
-            say(f"{side:>20} {done.mb_per_s:7.0f} MB/s  {done.cpu_s_per_gb:5.2f} CPU s/GB  {done.peak_mb:5.0f} MB")
+            say(line(side, done))
     return results

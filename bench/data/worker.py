@@ -136,8 +136,66 @@ def plain_files(settings: Settings) -> Run:
 
     def run() -> Done:
         total = 0
-        for key in settings["keys"]:
+        for key in settings["keys"] * settings["passes"]:
             with open(os.path.join(settings["files"], key), "rb", buffering=0) as file:
+                while read := file.readinto(buffer):
+                    total += read
+        return total, 0
+
+    return run
+
+
+def muster_stream(settings: Settings) -> Run:
+    """Muster's reader: samples of all shards, from the bucket, from a folder, or through the node cache."""
+    from muster.sdk.data.stream import stream
+
+    options = {
+        "seed": 7,
+        "global_batch": settings["batch"],
+        "shuffle": settings["shuffle"],
+        "epochs": 1,
+        "rank": settings.get("rank", 0),
+        "world_size": settings.get("world_size", 1),
+    }
+    with stream(settings["url"], **options) as first:
+        next(iter(first))  # the index is built once and stored
+
+    def sizes() -> Iterator[int]:
+        with stream(settings["url"], **options) as batches:
+            for batch in batches:
+                for sample in batch:
+                    yield sum(len(data) for data in sample.data.values())
+
+    return lambda: counted(sizes())
+
+
+def muster_store(settings: Settings) -> Run:
+    """Muster's store: ranges of 8 MiB into memory, four at once, as obstore_ranges."""
+    from muster.sdk.data.access import access_from
+    from muster.sdk.data.stores import open_store
+
+    store = open_store(settings["url"], access_from("MUSTER_DATA"))
+    sizes = {key: store.head(key) for key in settings["keys"]}
+    parts = [(key, start) for key in settings["keys"] for start in range(0, sizes[key].size_bytes, RANGE_BYTES)]
+    return pooled(parts, lambda part: len(store.read(part[0], part[1], RANGE_BYTES, sizes[part[0]].etag)), 4)
+
+
+def cached_files(settings: Settings) -> Run:
+    """Shards through the node cache, a MiB at a time into one buffer, as plain_files."""
+    from muster.sdk.data.access import access_from
+    from muster.sdk.data.cache_client import CacheClient
+    from muster.sdk.data.stores import open_store
+
+    access = access_from("MUSTER_DATA")
+    store = open_store(settings["url"], access)
+    known = [store.head(key) for key in settings["keys"]]
+    client = CacheClient(os.environ["MUSTER_CACHE_SOCKET"])
+    buffer = bytearray(CHUNK_BYTES)
+
+    def run() -> Done:
+        total = 0
+        for info in known * settings["passes"]:
+            with client.open_object(settings["url"], access, info.key, info.etag, info.size_bytes) as file:
                 while read := file.readinto(buffer):
                     total += read
         return total, 0
@@ -156,6 +214,9 @@ def counted(sizes: Iterator[int]) -> Done:
 SIDES: dict[str, Callable[[Settings], Run]] = {
     "obstore_whole": obstore_whole,
     "obstore_ranges": obstore_ranges,
+    "muster_store": muster_store,
+    "muster_stream": muster_stream,
+    "cached_files": cached_files,
     "boto3": boto3_whole,
     "s3torchconnector": s3torchconnector,
     "mosaicml_streaming": mosaicml_streaming,
