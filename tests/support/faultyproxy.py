@@ -174,7 +174,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, status: int, headers: dict[str, str], body: bytes, fault: Fault) -> None:
         length = headers.pop("X-Length", str(len(body)))
         dropped = {name.lower() for name in fault.drop_response_headers} | _HOP_BY_HOP
-        self.send_response(status)
+        self.send_response_only(status)
         for name, value in headers.items():
             if name.lower() not in dropped:
                 self.send_header(name, value)

@@ -92,8 +92,7 @@ class Attempts:
         elif failure.kind == failures.NO_CREDENTIALS and backoff.attempts < _METADATA_ATTEMPTS and backoff.pause():
             pass
         else:
-            error = _ERRORS.get(failure.kind, StoreError)
-            raise error(self._words.of(key, failure), self.url, key)
+            raise self._error(key, failure)
 
     def _refused(self, key: str, failure: Failure, backoff: Backoff) -> None:
         """Repeat with new credentials; if there were good ones before, wait for new ones."""
@@ -102,8 +101,13 @@ class Attempts:
         may_come = expired and self._credentials_worked and backoff.elapsed_s() < CREDENTIALS_GRACE_S
         if (changed or may_come) and backoff.pause():
             return
-        error = WrongStore if expired else Forbidden
-        raise error(self._words.of(key, failure, self._clients.expiration), self.url, key)
+        raise self._error(key, failure)
+
+    def _error(self, key: str, failure: Failure) -> StoreError:
+        message = self._words.of(key, failure, self._clients.expiration)
+        if failure.kind in failures.REASONS:
+            return WrongStore(message, self.url, key, failures.REASONS[failure.kind])
+        return _ERRORS.get(failure.kind, StoreError)(message, self.url, key)
 
 
 def _explained(failure: Failure, explain: Callable[[Any], object], client: Any) -> Failure:
@@ -120,10 +124,5 @@ _ERRORS = {
     failures.MISSING: NotFound,
     failures.EXISTS: AlreadyExists,
     failures.CHANGED: ObjectChanged,
-    failures.NO_CREDENTIALS: WrongStore,
-    failures.WRONG_BUCKET: WrongStore,
-    failures.WRONG_REGION: WrongStore,
-    failures.CLOCK: WrongStore,
-    failures.NO_RANGES: WrongStore,
-    failures.BAD_KEY: WrongStore,
+    failures.FORBIDDEN: Forbidden,
 }

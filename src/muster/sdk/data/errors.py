@@ -9,12 +9,14 @@ class StoreError(Exception):
     Attributes:
         url: the store, without credentials.
         key: the object; "" if the error concerns the whole store.
+        reason: a stable code in CamelCase, for programs.
     """
 
-    def __init__(self, message: str, url: str = "", key: str = "") -> None:
+    def __init__(self, message: str, url: str = "", key: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.url = url
         self.key = key
+        self.reason = reason or type(self).__name__
 
 
 class NotFound(StoreError):
@@ -46,7 +48,11 @@ class Unavailable(StoreError):
 
 
 class WrongStore(StoreError):
-    """The bucket, region, endpoint or credentials do not fit each other; the message says what to change."""
+    """The bucket, region, endpoint or credentials do not fit each other; the message says what to change.
+
+    `reason` is WrongURL, WrongEndpoint, WrongBucket, WrongRegion, WrongCredentials, NoCredentials, ClockSkew,
+    NoRanges, WrongKey or UnorderedLists.
+    """
 
 
 class NoCreateOnly(StoreError):

@@ -33,6 +33,16 @@ TEMPORARY = "temporary"
 THROTTLED = "throttled"
 OTHER = "other"
 
+REASONS = {  # of WrongStore
+    BAD_CREDENTIALS: "WrongCredentials",
+    NO_CREDENTIALS: "NoCredentials",
+    WRONG_BUCKET: "WrongBucket",
+    WRONG_REGION: "WrongRegion",
+    CLOCK: "ClockSkew",
+    NO_RANGES: "NoRanges",
+    BAD_KEY: "WrongKey",
+}
+
 _KINDS_OF_CODES = {
     "NoSuchBucket": WRONG_BUCKET,
     "InvalidBucketName": WRONG_BUCKET,

@@ -13,13 +13,14 @@ import threading
 import time
 import urllib.parse
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 from muster.sdk.data.access import Access
 from muster.sdk.data.credentials import Credentials, fingerprint, read_credentials
 from muster.sdk.data.errors import StoreError, WrongStore
 from muster.sdk.data.location import Location
 
+WRONG_ENDPOINT = "WrongEndpoint"
 LONGEST_TIMEOUT_S = 1024.0
 _SHORTEST_TIMEOUT_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
@@ -27,7 +28,14 @@ _LOOK_AT_FILES_EVERY_S = 1.0
 _IN_MEMORY: dict[str, Any] = {}
 _LOCK = threading.Lock()
 _ALL: weakref.WeakSet[Clients] = weakref.WeakSet()
-_OF_PARENT: list[object] = []
+
+
+class _Runtime:
+    """Whether this process, or the parent from which it was forked, has sent requests with obstore."""
+
+    used = False
+    used_by_parent = False
+    clients_of_parent: ClassVar[list[object]] = []
 
 
 class Clients:
@@ -49,11 +57,12 @@ class Clients:
         """A client whose requests take at most this long; it repeats requests itself only if `retries` is given."""
         if self._location.scheme == "memory":
             return _memory(self._location.bucket)
-        if _OF_PARENT:
+        if _Runtime.used_by_parent:
             raise StoreError(
                 f"{self._location.url}: this process was forked after its parent had used obstore, which then hangs. "
                 "Start it with the method 'spawn' or 'forkserver' (DataLoader: multiprocessing_context='spawn')",
                 self._location.url,
+                reason="Forked",
             )
         self._look_at_files()
         key = (_rounded_down(timeout_s), retries)
@@ -83,6 +92,7 @@ class Clients:
             f"{self._location.url}: cannot read the credentials in {folder} ({problem}). "
             "Name a Secret that exists, and mount it there",
             self._location.url,
+            reason="NoCredentials",
         )
 
     @property
@@ -105,6 +115,7 @@ class Clients:
     def _make(self, timeout_s: float, retries: int) -> Any:
         import obstore.store
 
+        _Runtime.used = True
         common: dict[str, Any] = {
             "client_options": {
                 "timeout": datetime.timedelta(seconds=timeout_s),
@@ -167,14 +178,16 @@ class Clients:
         value = self._credentials.get(name)
         if not value:
             url, folder = self._location.url, self._access.credentials_dir
-            raise WrongStore(f"{url}: {folder} has no file {name}: add this key to the Secret", url)
+            raise WrongStore(
+                f"{url}: {folder} has no file {name}: add this key to the Secret", url, reason="WrongCredentials"
+            )
         return value
 
 
 def _keep_clients_of_parent() -> None:
     """Runs in a forked process."""
-    used = [clients._clients for clients in _ALL if clients._clients]
-    _OF_PARENT.extend(used)
+    _Runtime.used_by_parent = _Runtime.used_by_parent or _Runtime.used
+    _Runtime.clients_of_parent.extend(clients._clients for clients in _ALL)
 
 
 os.register_at_fork(after_in_child=_keep_clients_of_parent)
@@ -229,9 +242,13 @@ def _endpoint(location: Location, access: Access) -> str:
         return ""
     parts = urllib.parse.urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise WrongStore(f"{location.url}: the endpoint must be a URL such as https://HOST:PORT", location.url)
+        raise WrongStore(
+            f"{location.url}: the endpoint must be a URL such as https://HOST:PORT", location.url, reason=WRONG_ENDPOINT
+        )
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise WrongStore(f"{location.url}: the endpoint must have no user and no query", location.url)
+        raise WrongStore(
+            f"{location.url}: the endpoint must have no user and no query", location.url, reason=WRONG_ENDPOINT
+        )
     return endpoint
 
 

@@ -93,6 +93,7 @@ class ObstoreStore(Store):
                     f"{self.url}: the store does not list in the order of keys, as directory buckets do. Use a bucket "
                     "of another type",
                     self.url,
+                    reason="UnorderedLists",
                 )
             last = info.key
             if info.key.startswith(prefix):
@@ -208,18 +209,18 @@ class ObstoreStore(Store):
         part = max(PART_BYTES, -(-size // _MOST_PARTS))
 
         def upload(client: Any) -> Any:
-            with open(file_path, "rb") as file:
-                return self._obstore.put(
-                    client,
-                    path,
-                    _parts(file, part, size, deadline),
-                    use_multipart=True,
-                    chunk_size=part,
-                    max_concurrency=_PARTS_AT_ONCE,
-                )
+            return self._obstore.put(
+                client,
+                path,
+                _parts(file, part, size, deadline),
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
 
         timeout_s = REQUEST_TIMEOUT_S + part / SLOWEST_UPLOAD_BYTES_PER_S
-        return self._attempts.call(key, deadline, upload, timeout_s, retries=_RETRIES_OF_A_PART)
+        with open(file_path, "rb") as file:
+            return self._attempts.call(key, deadline, upload, timeout_s, retries=_RETRIES_OF_A_PART)
 
     def _check_bucket(self, deadline: Deadline) -> None:
         """Raise WrongStore if the bucket does not exist: the answer to HEAD has no error code."""
@@ -273,6 +274,7 @@ def _content(data: bytes | str) -> bytes:
 
 def _parts(file: BinaryIO, part: int, size: int, deadline: Deadline) -> Iterator[bytes]:
     """The file's bytes. Fails if the file becomes shorter or the deadline passes, and obstore then stops the upload."""
+    file.seek(0)
     sent = 0
     while sent < size:
         if deadline.passed():
