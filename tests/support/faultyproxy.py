@@ -29,6 +29,7 @@ class Fault:
     Attributes:
         method: HTTP method; "" for all.
         path: text in the path and query; "" for all.
+        authorization: text in the header Authorization, such as the ID of an access key; "" for all.
         times: how many requests; None for all.
         status: answer with this status, `headers` and `body` instead of asking the store.
         delay_s: wait before the answer.
@@ -43,6 +44,7 @@ class Fault:
 
     method: str = ""
     path: str = ""
+    authorization: str = ""
     times: int | None = 1
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -99,11 +101,19 @@ class FaultyProxy:
         with self._lock:
             self.requests.append(request)
             for fault in self._faults:
-                if fault.method in ("", request.method) and fault.path in request.path and fault.times != 0:
+                if fault.times != 0 and _matches(fault, request):
                     if fault.times is not None:
                         fault.times -= 1
                     return fault
         return Fault()
+
+
+def _matches(fault: Fault, request: Request) -> bool:
+    return (
+        fault.method in ("", request.method)
+        and fault.path in request.path
+        and fault.authorization in request.headers.get("authorization", "")
+    )
 
 
 @contextlib.contextmanager

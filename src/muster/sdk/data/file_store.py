@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import uuid
@@ -73,10 +74,13 @@ class FileStore(Store):
             StoreError: no space is left, or the disk failed.
         """
         path = self._path(key)
-        try:
-            return self._put(key, path, data, create_only)
-        except OSError as error:
-            self._fail(key, error)
+        with open(data, "rb", buffering=0) if isinstance(data, str) else io.BytesIO(data) as source:
+            try:
+                return self._put(key, path, source, create_only)
+            except OSError as error:
+                if error.errno in (errno.ENOTDIR, errno.EISDIR):
+                    raise self._not_a_folder(key) from None
+                self._fail(key, error)
 
     def delete(self, key: str) -> None:
         """Delete the object, and folders that it leaves empty. A missing object is not an error."""
@@ -128,39 +132,36 @@ class FileStore(Store):
                 position += len(chunk)
                 yield chunk
 
-    def _put(self, key: str, path: str, data: bytes | str, create_only: bool) -> ObjectInfo:
+    def _put(self, key: str, path: str, source: BinaryIO, create_only: bool) -> ObjectInfo:
         if create_only and os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "exists")
+        folder = os.path.dirname(path)
         for attempt in range(_ATTEMPTS):
-            folder = os.path.dirname(path)
             _make_folders(folder)
             temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
             try:
-                return self._write(key, path, temporary, data, create_only)
+                with open(temporary, "xb", buffering=0) as file:
+                    return self._fill(key, file, temporary, path, source, create_only)
             except FileNotFoundError:
-                if attempt + 1 == _ATTEMPTS or (isinstance(data, str) and not os.path.exists(data)):
+                if attempt + 1 == _ATTEMPTS or os.path.isdir(folder):
                     raise  # otherwise `delete` has just removed the empty folder
             finally:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
         raise AssertionError("not reached")
 
-    def _write(self, key: str, path: str, temporary: str, data: bytes | str, create_only: bool) -> ObjectInfo:
-        with open(temporary, "xb", buffering=0) as file:
-            if isinstance(data, str):
-                with open(data, "rb") as source:
-                    shutil.copyfileobj(source, file, _CHUNK_BYTES)
-            else:
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
-            os.fsync(file.fileno())
-            if create_only:
-                rename_exclusively(temporary, path)
-            else:
-                os.replace(temporary, path)
-            _flush_folder(os.path.dirname(path))
-            return _info(key, os.fstat(file.fileno()))
+    def _fill(
+        self, key: str, file: BinaryIO, temporary: str, path: str, source: BinaryIO, create_only: bool
+    ) -> ObjectInfo:
+        """Write the temporary file, flush it to disk, and give it its name."""
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+        os.fsync(file.fileno())
+        if create_only:
+            rename_exclusively(temporary, path)
+        else:
+            os.replace(temporary, path)
+        _flush_folder(os.path.dirname(path))
+        return _info(key, os.fstat(file.fileno()))
 
     def _walk(self, folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[ObjectInfo]:
         """Yield below a folder in the order of keys: a folder sorts as its name with "/"."""
@@ -197,6 +198,12 @@ class FileStore(Store):
             f"{self.url}/{key}: the object is not the one that was read before. Read it again from the start",
             self.url,
             key,
+        )
+
+    def _not_a_folder(self, key: str) -> StoreError:
+        name = f"{self.url}/{key}"
+        return StoreError(
+            f"{name}: a file is where a folder is needed, or a folder is there. Use another key", self.url, key
         )
 
     def _fail(self, key: str, error: OSError) -> NoReturn:

@@ -139,9 +139,7 @@ class Builder:
             delay = min(5.0, 1.5 * delay)
         return None
 
-    def _unit(
-        self, format: Format, name: str, shards: list[Shard], threads: ThreadPoolExecutor
-    ) -> tuple[Unit, int]:
+    def _unit(self, format: Format, name: str, shards: list[Shard], threads: ThreadPoolExecutor) -> tuple[Unit, int]:
         try:
             return read_unit(self._place, name)
         except NotFound:
