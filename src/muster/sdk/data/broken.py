@@ -11,3 +11,7 @@ class BrokenShard(StoreError):
 
 class BadCursor(ValueError):
     """The cursor does not belong to this stream; the message says what differs."""
+
+
+class DecodeFailed(Exception):
+    """The program's own `decode` failed for a sample. The cause is attached."""

@@ -14,7 +14,7 @@ class Cursor(NamedTuple):
     """The samples that all ranks together have received. The numbers of nodes and ranks have no part in it.
 
     Attributes:
-        index: digest of the data set's index.
+        digest: of the data set's index.
         seed: seed of the order.
         batch: number of samples in a global batch.
         lanes: number of lanes of the order; 0 without shuffling.
@@ -22,7 +22,7 @@ class Cursor(NamedTuple):
         position: number of samples received, over all epochs.
     """
 
-    index: str
+    digest: str
     seed: int
     batch: int
     lanes: int
@@ -41,7 +41,7 @@ def parse(text: str) -> Cursor:
         version = fields["version"]
         if version == VERSION:
             numbers = [int(fields[name]) for name in Cursor._fields[1:]]
-            return Cursor(str(fields["index"]), *numbers)
+            return Cursor(str(fields["digest"]), *numbers)
     except (TypeError, KeyError, ValueError):
         raise BadCursor(f"this is not the cursor of a stream: {text[:80]!r}") from None
     raise BadCursor(

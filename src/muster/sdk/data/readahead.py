@@ -1,9 +1,9 @@
 """Reads the samples of coming batches in threads, within a bound of bytes.
 
 One planner thread walks through the positions of this reader in order. It gathers the positions that one window of a
-shard covers into a group, which is read together. Groups begin in the order of their first positions while their bytes
-fit the bound. If the next batch needs samples of a group that does not fit, only these samples are read.
-So the memory is limited by the bound and one batch. No sample depends on the order in which threads finish.
+shard covers into a group, which is read together. Groups are started in the order of their first positions, while
+their bytes fit the bound. If the next batch needs samples of a group that does not fit, only these samples are read.
+So memory is limited to the bound and one batch. No sample depends on the order in which threads finish.
 """
 
 from __future__ import annotations
@@ -12,66 +12,74 @@ import heapq
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Iterator, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple
 
-from muster.sdk.data.broken import BrokenShard
-from muster.sdk.data.errors import Unavailable
 from muster.sdk.data.order import Order, Place
 from muster.sdk.data.spans import Spans
 
 _GAP_BYTES = 64 << 10
-"""Ranges that are closer are read together."""
+"""Ranges that are not further apart are read with one request."""
+_AHEAD_BATCHES = 64
+_SAMPLE_BYTES = 1024
+"""Memory of a sample besides its bytes."""
 
 
 class Read(NamedTuple):
-    """What was read for a position: a value, or an error."""
+    """What was read for a position: a sample, or an error, or nothing because the sample is skipped."""
 
     place: Place
-    value: object
+    sample: object
     error: Exception | None
 
 
 class Library:
-    """Opens shards and reads their samples, for the threads of a `ReadAhead`."""
-
-    def spans(self, shard: int) -> Spans:
-        """Where the samples of a shard are. May read it from the store. Raises StoreError."""
-        raise NotImplementedError
+    """Reads samples of shards. Thread-safe."""
 
     def known_spans(self, shard: int) -> Spans | None:
-        """The spans, if they need not be read first."""
+        """Where the samples of a shard are, if that is known without a request."""
+        raise NotImplementedError
+
+    def spans(self, shard: int) -> Spans:
+        """Where the samples of a shard are. Raises StoreError."""
         raise NotImplementedError
 
     def pread(self, shard: int, start: int, length: int) -> bytes:
-        """Read a range of a shard."""
+        """Read a range of a shard. Raises StoreError."""
         raise NotImplementedError
 
-    def sample(self, shard: int, sample: int, data: bytes, position: int) -> object:
-        """Check and parse the bytes of a sample; reads them again if they are damaged. Raises BrokenShard."""
+    def sample(self, place: Place, spans: Spans, data: bytes, position: int) -> object:
+        """Check and parse a sample's bytes. Reads them again if they are damaged. Raises BrokenShard."""
         raise NotImplementedError
 
     def skips(self, place: Place, position: int) -> bool:
-        """Whether this sample will not be asked for."""
+        """Return whether this sample is known to be skipped, so that it need not be read."""
         raise NotImplementedError
 
 
 class _Group:
-    """Positions that one window of a shard covers."""
+    """Positions, in order, that one window of a shard covers."""
 
-    def __init__(self, epoch: int, shard: int, items: Deque[tuple[int, Place]]) -> None:
-        self.epoch = epoch
-        self.shard = shard
+    def __init__(self, items: deque[tuple[int, Place]]) -> None:
         self.items = items
+        self.shard = items[0][1].shard
+        self.spans: Spans | None = None
+        self.error: Exception | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.spans is not None or self.error is not None
 
 
 class ReadAhead:
-    """Reads samples for the ranges [first, end) of batches, from a batch on.
+    """Reads samples in the background, from a batch on.
 
     Args:
-        order: the order of samples.
+        order: the order of samples. Only the planner's thread uses it.
         library: reads samples.
-        part: maps the number of a batch to its range of positions for this reader.
-        batches: number of the first batch, and of the batch after the last one (None: there is no last one).
+        part: maps the number of a batch to this reader's range of positions in it.
+        first: number of the first batch.
+        full_end: number of the batch after the last full one; None if there is no end.
+        short: whether a shorter batch follows.
         limit_bytes: bound of the bytes that are kept for later batches.
         threads: number of threads that read.
     """
@@ -81,42 +89,246 @@ class ReadAhead:
         order: Order,
         library: Library,
         part: Callable[[int], tuple[int, int]],
-        batches: tuple[int, int | None],
+        first: int,
+        full_end: int | None,
+        short: bool,
         limit_bytes: int,
         threads: int,
     ) -> None:
-        self._order = order
         self._library = library
-        self._part = part
-        self._end = batches[1]
+        self._ahead = _AHEAD_BATCHES * order.batch
         self._limit_bytes = limit_bytes
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._arrived = threading.Condition(lock)
+        self._room = threading.Condition(lock)
+        self._work = threading.Condition(lock)
         self._ready: dict[int, tuple[Read, int]] = {}
         self._bytes = 0
-        self._needed = -1  # end of the positions for which the consumer waits
+        self._needed = first * order.batch
+        """End of the positions that the consumer has asked for."""
         self._stopped = False
-        self._failure: Exception | None = None
-        self._tasks: Deque[Callable[[], None]] = deque()
-        self._loading: set[int] = set()
-        lanes = self._order.lanes(*(each - batches[0] * order.batch for each in part(batches[0])))
-        self._lanes = [_Lane(order, lane, batches, part) for lane in lanes]
-        targets = [self._plan, *[self._work] * threads]
+        self._failure: BaseException | None = None
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._lanes = list(_lanes(order, part, first, full_end))
+        if short and full_end is not None:
+            self._lanes += _lanes(order, part, max(first, full_end), full_end + 1)
+        targets = [self._plan, *[self._run_tasks] * threads]
         self._threads = [threading.Thread(target=target, name="muster-data", daemon=True) for target in targets]
         for thread in self._threads:
             thread.start()
 
-    def take(self, first: int, end: int, deadline_s: float) -> Iterator[tuple[int, Read]]:
-        """Yield the samples of positions [first, end) in order, and free them. Raises Unavailable at the deadline."""
-        deadline = time.monotonic() + deadline_s
-        with self._changed:
+    def take(self, first: int, end: int, deadline_s: float) -> list[Read]:
+        """Return what was read for the positions [first, end), and free it.
+
+        Raises:
+            TimeoutError: nothing came for `deadline_s`. The argument is the position.
+        """
+        taken = []
+        with self._arrived:
             self._needed = end
-            self._changed.notify_all()
-        for position in range(first, end):
-            with self._changed:
+            self._room.notify()
+            for position in range(first, end):
+                deadline = time.monotonic() + deadline_s
                 while position not in self._ready:
-                    self._check(position, deadline)
-                    self._changed.wait(1.0)
+                    if self._failure is not None:
+                        raise RuntimeError("the reader's planner failed") from self._failure
+                    if self._stopped or time.monotonic() > deadline:
+                        raise TimeoutError(position)
+                    self._arrived.wait(1.0)
                 read, size = self._ready.pop(position)
                 self._bytes -= size
-                self._changed.notify_all()
-            yield position, read
+                taken.append(read)
+            self._room.notify()
+        return taken
+
+    def stop(self, deadline_s: float = 5.0) -> None:
+        """End the threads. A thread that waits for the store ends after its request."""
+        with self._room:
+            self._stopped = True
+            self._tasks.clear()
+            self._ready.clear()
+            for condition in (self._arrived, self._room, self._work):
+                condition.notify_all()
+        deadline = time.monotonic() + deadline_s
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _plan(self) -> None:
+        try:
+            heap: list[tuple[int, int, _Group]] = []
+            for lane in range(len(self._lanes)):
+                self._advance(heap, lane)
+            while heap:
+                with self._room:
+                    entry = self._next(heap)
+                    if self._stopped:
+                        return
+                    if entry is None:
+                        self._room.wait(1.0)
+                        continue
+                    _, lane, group = entry
+                    if not self._start(group):
+                        heapq.heappush(heap, (group.items[0][0], lane, group))
+                        self._room.wait(1.0)
+                        continue
+                self._advance(heap, lane)
+        except BaseException as error:
+            with self._arrived:
+                self._failure = error
+                self._arrived.notify_all()
+
+    def _advance(self, heap: list[tuple[int, int, _Group]], lane: int) -> None:
+        """Put the lane's next group on the heap, and find its spans."""
+        group = next(self._lanes[lane], None)
+        if group is None:
+            return
+        heapq.heappush(heap, (group.items[0][0], lane, group))
+        group.spans = self._library.known_spans(group.shard)
+        if group.spans is None:
+            with self._work:
+                self._tasks.appendleft(lambda: self._find_spans(group))
+                self._work.notify()
+
+    def _next(self, heap: list[tuple[int, int, _Group]]) -> tuple[int, int, _Group] | None:
+        """Take the first group whose spans are known."""
+        unknown = []
+        found = None
+        while heap and found is None:
+            entry = heapq.heappop(heap)
+            if entry[2].known:
+                found = entry
+            else:
+                unknown.append(entry)
+        for entry in unknown:
+            heapq.heappush(heap, entry)
+        return found
+
+    def _start(self, group: _Group) -> bool:
+        """Start to read the group if it fits, else what the consumer needs of it. Returns whether all is started."""
+        if group.spans is None:
+            self._arrive([(position, Read(place, None, group.error), 0) for position, place in group.items])
+            return True
+        total = sum(_cost(group.spans, place) for _, place in group.items)
+        if self._bytes + total <= self._limit_bytes and group.items[0][0] < self._needed + self._ahead:
+            self._bytes += total
+            self._tasks.append(_task(self._read, list(group.items), group.spans))
+            self._work.notify()
+            return True
+        while group.items and group.items[0][0] < self._needed:
+            item = group.items.popleft()
+            self._bytes += _cost(group.spans, item[1])
+            self._tasks.appendleft(_task(self._read, [item], group.spans))
+            self._work.notify()
+        return not group.items
+
+    def _run_tasks(self) -> None:
+        while True:
+            with self._work:
+                while not self._tasks and not self._stopped:
+                    self._work.wait()
+                if self._stopped:
+                    return
+                task = self._tasks.popleft()
+            task()
+
+    def _find_spans(self, group: _Group) -> None:
+        try:
+            spans, error = self._library.spans(group.shard), None
+        except Exception as caught:
+            spans, error = None, caught
+        with self._room:
+            group.spans, group.error = spans, error
+            self._room.notify()
+
+    def _read(self, items: list[tuple[int, Place]], spans: Spans) -> None:
+        """Read samples of one window with few requests."""
+        arrived: list[tuple[int, Read, int]] = []
+        wanted = []
+        for position, place in items:
+            if self._library.skips(place, position):
+                arrived.append((position, Read(place, None, None), _cost(spans, place)))
+            else:
+                wanted.append((position, place))
+        for start, end, together in _ranges(wanted, spans):
+            try:
+                data = self._library.pread(together[0][1].shard, start, end - start)
+            except Exception as error:
+                arrived += [(position, Read(place, None, error), _cost(spans, place)) for position, place in together]
+                continue
+            for position, place in together:
+                part = data[spans.starts[place.sample] - start : spans.ends[place.sample] - start]
+                arrived.append((position, self._parse(place, spans, part, position), _cost(spans, place)))
+        with self._arrived:
+            self._arrive(arrived)
+
+    def _parse(self, place: Place, spans: Spans, data: bytes, position: int) -> Read:
+        try:
+            return Read(place, self._library.sample(place, spans, data, position), None)
+        except Exception as error:
+            return Read(place, None, error)
+
+    def _arrive(self, reads: list[tuple[int, Read, int]]) -> None:
+        if not self._stopped:
+            for position, read, cost in reads:
+                self._ready[position] = (read, cost)
+            self._arrived.notify()
+
+
+def _lanes(
+    order: Order, part: Callable[[int], tuple[int, int]], first: int, end: int | None
+) -> Iterator[Iterator[_Group]]:
+    """The groups of each lane, in the batches [first, end)."""
+    if end is not None and first >= end:
+        return
+    base = first * order.batch
+    start, stop = part(first)
+    for low, high in order.lanes(start - base, stop - base):
+        yield _groups(order, low, high, first, end)
+
+
+def _groups(order: Order, low: int, high: int, first: int, end: int | None) -> Iterator[_Group]:
+    """The groups of one lane's range [low, high) of each batch."""
+    items: deque[tuple[int, Place]] = deque()
+    batch = first
+    while end is None or batch < end:
+        for position in range(batch * order.batch + low, batch * order.batch + high):
+            place = order.locate(position)
+            if items and _window(place) != _window(items[-1][1]):
+                yield _Group(items)
+                items = deque()
+            items.append((position, place))
+        batch += 1
+    if items:
+        yield _Group(items)
+
+
+def _window(place: Place) -> tuple[int, int, int]:
+    return place.epoch, place.shard, place.window
+
+
+def _ranges(items: list[tuple[int, Place]], spans: Spans) -> Iterator[tuple[int, int, list[tuple[int, Place]]]]:
+    """Byte ranges to read, with their samples. Reads bytes that are not wanted only where that saves requests."""
+    if not items:
+        return
+    items = sorted(items, key=lambda item: item[1].sample)
+    first, last = spans.starts[items[0][1].sample], spans.ends[items[-1][1].sample]
+    wanted = sum(spans.ends[place.sample] - spans.starts[place.sample] for _, place in items)
+    gap = _GAP_BYTES if last - first > 2 * wanted else last
+    together: list[tuple[int, Place]] = []
+    for item in items:
+        if together and spans.starts[item[1].sample] - spans.ends[together[-1][1].sample] > gap:
+            yield spans.starts[together[0][1].sample], spans.ends[together[-1][1].sample], together
+            together = []
+        together.append(item)
+    yield spans.starts[together[0][1].sample], spans.ends[together[-1][1].sample], together
+
+
+def _cost(spans: Spans, place: Place) -> int:
+    return spans.ends[place.sample] - spans.starts[place.sample] + _SAMPLE_BYTES
+
+
+def _task(
+    read: Callable[[list[tuple[int, Place]], Spans], None], items: list[tuple[int, Place]], spans: Spans
+) -> Callable[[], None]:
+    return lambda: read(items, spans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple
+from typing import NamedTuple
 
 
 class Sample(NamedTuple):
@@ -16,6 +16,6 @@ class Sample(NamedTuple):
     """
 
     key: str
-    data: Dict[str, bytes]
+    data: dict[str, bytes]
     shard: str
     position: int

@@ -72,6 +72,6 @@ def _record(row: Sequence[object]) -> Skipped:
     try:
         epoch, shard, position, first, end, *reason = row
         numbers = [int(str(number)) for number in (epoch, position, first, end)]
-        return Skipped(numbers[0], str(shard), *numbers[1:], *(str(each) for each in reason[:1]))
+        return Skipped(numbers[0], str(shard), numbers[1], numbers[2], numbers[3], str(reason[0]) if reason else "")
     except (TypeError, ValueError):
         raise ValueError(f"this is not a record of skipped samples: {row!r}") from None

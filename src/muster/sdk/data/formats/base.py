@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, NamedTuple, Protocol
+from typing import Iterator, NamedTuple, Protocol
 
 
 class Read(Protocol):
@@ -46,6 +46,6 @@ class Format:
         """Find the samples of a shard in order. Raises ValueError, with the reason, if the shard is damaged."""
         raise NotImplementedError
 
-    def parse(self, key: str, data: bytes) -> tuple[str, Dict[str, bytes]]:
+    def parse(self, key: str, data: bytes) -> tuple[str, dict[str, bytes]]:
         """Return the name and the fields of the sample with these bytes. Raises ValueError if it is damaged."""
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator
+from typing import Iterator
 
 from muster.sdk.data.formats.base import Format, Piece, Read
 from muster.sdk.data.formats.names import split
@@ -22,7 +22,7 @@ class PlainFormat(Format):
         """One sample: the whole object."""
         yield Piece(0, size_bytes, True)
 
-    def parse(self, key: str, data: bytes) -> tuple[str, Dict[str, bytes]]:
+    def parse(self, key: str, data: bytes) -> tuple[str, dict[str, bytes]]:
         """Name and field from the object's key."""
         name, extension = split(key)
         return name, {extension: data}

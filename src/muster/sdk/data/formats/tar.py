@@ -6,7 +6,7 @@ extension, hidden ones and those named `__like_this__` do not belong to a sample
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, NamedTuple
+from typing import Iterator, NamedTuple
 
 from muster.sdk.data.formats.base import Format, Piece, Read
 from muster.sdk.data.formats.names import split
@@ -41,7 +41,8 @@ class TarFormat(Format):
 
     def pieces(self, read: Read, size_bytes: int) -> Iterator[Piece]:
         """One piece for each member of a sample."""
-        current, fields = "", set()
+        current = ""
+        fields: set[str] = set()
         for member in _members(read, size_bytes):
             name, field = _sample(member)
             if not field:
@@ -53,9 +54,10 @@ class TarFormat(Format):
             yield Piece(member.start, member.end, not fields)
             fields.add(field)
 
-    def parse(self, key: str, data: bytes) -> tuple[str, Dict[str, bytes]]:
+    def parse(self, key: str, data: bytes) -> tuple[str, dict[str, bytes]]:
         """Cut the members of one sample out of its bytes."""
-        sample, fields = "", {}
+        sample = ""
+        fields: dict[str, bytes] = {}
         for member in _members(lambda start, length: data[start : start + length], len(data), whole=False):
             name, field = _sample(member)
             if field:
@@ -77,7 +79,8 @@ def _sample(member: _Member) -> tuple[str, str]:
 def _members(read: Read, size_bytes: int, whole: bool = True) -> Iterator[_Member]:
     """Walk through the members. `whole`: the archive must have its end marker, or it counts as truncated."""
     at = start = 0
-    long_name, extended = "", {}  # from the extended headers before a member
+    long_name = ""  # from the extended headers before a member, as the next one
+    extended: dict[str, str] = {}
     while at < size_bytes:
         header = read(at, _BLOCK)
         if header == _ZEROS:
@@ -128,9 +131,9 @@ def _number(field: bytes, at: int) -> int:
         raise ValueError(f"the header at byte {at} has an unreadable number") from None
 
 
-def _pax(data: bytes, at: int) -> Dict[str, str]:
+def _pax(data: bytes, at: int) -> dict[str, str]:
     """The records "LENGTH NAME=VALUE" of an extended header."""
-    fields: Dict[str, str] = {}
+    fields: dict[str, str] = {}
     while data:
         length = _whole_number(_text(data.partition(b" ")[0]), at)
         record = data[:length]

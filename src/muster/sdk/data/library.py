@@ -1,0 +1,135 @@
+"""Reads, checks and decodes the samples of an indexed data set."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Callable
+
+from muster.sdk.data import spans as span
+from muster.sdk.data.broken import BrokenShard, DecodeFailed
+from muster.sdk.data.errors import NotFound, StoreError
+from muster.sdk.data.formats.base import Format
+from muster.sdk.data.index import NAME, Index
+from muster.sdk.data.indexing import span_digest
+from muster.sdk.data.order import Place
+from muster.sdk.data.readahead import Library
+from muster.sdk.data.sample import Sample
+from muster.sdk.data.shards import ShardFile, ShardSource
+from muster.sdk.data.skipped import SkippedShards
+from muster.sdk.data.spans import Spans
+from muster.sdk.data.store import Store
+
+
+class IndexedShards(Library):
+    """The samples of a data set.
+
+    Args:
+        index: of the data set.
+        place: where the index is stored.
+        format: of the shards.
+        source: where shards are read.
+        bucket: where they are read again if their bytes are damaged.
+        skipped: samples that are skipped.
+        decode: maps a Sample to what the program receives.
+        keep: number of shards whose spans and files are kept.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        place: Store,
+        format: Format,
+        source: ShardSource,
+        bucket: ShardSource,
+        skipped: SkippedShards,
+        decode: Callable[[Sample], object] | None,
+        keep: int,
+    ) -> None:
+        self._index = index
+        self._place = place
+        self._format = format
+        self._source = source
+        self._bucket = bucket
+        self._skipped = skipped
+        self._decode = decode
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._spans: OrderedDict[int, Spans] = OrderedDict()
+        self._files: OrderedDict[int, ShardFile] = OrderedDict()
+
+    def known_spans(self, shard: int) -> Spans | None:
+        """The spans that were read before, or need not be read."""
+        if not self._index.spans:
+            return span.whole(self._index.shard(shard).size_bytes)
+        with self._lock:
+            return self._spans.get(shard)
+
+    def spans(self, shard: int) -> Spans:
+        """Read the spans from the index. Raises StoreError."""
+        at = self._index.spans[shard]
+        try:
+            data = self._place.read(at.unit, at.start, at.length)
+            if span_digest(data) != at.digest:
+                raise ValueError("wrong checksum")
+            spans = span.decode(data, self._index.counts[shard])
+        except (NotFound, ValueError) as error:
+            key = self._index.shard(shard).key
+            message = (
+                f"{key}: its part of the index, {self._place.url}/{at.unit}, is missing or damaged ({error}): delete "
+                f"it and {NAME}; the next run builds them again"
+            )
+            raise StoreError(message, self._place.url, at.unit) from None
+        with self._lock:
+            self._spans[shard] = spans
+            if len(self._spans) > self._keep:
+                self._spans.popitem(last=False)
+        return spans
+
+    def pread(self, shard: int, start: int, length: int) -> bytes:
+        """Read a range of a shard."""
+        with self._lock:
+            file = self._files.get(shard)
+        if file is None:
+            file = self._source.open(self._index.shard(shard))
+            with self._lock:
+                self._files[shard] = file
+                if len(self._files) > self._keep:
+                    self._files.popitem(last=False)  # it is closed when no thread reads it
+        return file.pread(start, length)
+
+    def sample(self, place: Place, spans: Spans, data: bytes, position: int) -> object:
+        """Check, parse and decode a sample. Raises BrokenShard, DecodeFailed."""
+        shard = self._index.shard(place.shard)
+        try:
+            self._check(shard.key, spans, place.sample, data)
+        except BrokenShard:  # perhaps only this copy is damaged
+            start, end = spans.starts[place.sample], spans.ends[place.sample]
+            data = self._bucket.open(shard).pread(start, end - start)
+            self._check(shard.key, spans, place.sample, data)
+        try:
+            key, fields = self._format.parse(shard.key, data)
+        except ValueError as error:
+            raise BrokenShard(f"{shard.key}: {error}", self._place.url, shard.key) from None
+        sample = Sample(key, fields, shard.key, position)
+        if self._decode is None:
+            return sample
+        try:
+            return self._decode(sample)
+        except Exception as error:
+            raise DecodeFailed(f"cannot decode sample {key} of {shard.key}: {error!r}") from error
+
+    def read(self, place: Place, position: int) -> object:
+        """Read one sample now. Raises StoreError."""
+        spans = self.known_spans(place.shard) or self.spans(place.shard)
+        start, end = spans.starts[place.sample], spans.ends[place.sample]
+        return self.sample(place, spans, self.pread(place.shard, start, end - start), position)
+
+    def skips(self, place: Place, position: int) -> bool:
+        """Return whether a record of skipped samples covers this one."""
+        if not self._skipped:
+            return False
+        return self._skipped.covers(place.epoch, self._index.shard(place.shard).key, position)
+
+    def _check(self, key: str, spans: Spans, sample: int, data: bytes) -> None:
+        span.check(data, spans, sample, key, self._place.url)
