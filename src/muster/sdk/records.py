@@ -16,6 +16,8 @@ import urllib.parse
 from typing import Any, Iterator, NamedTuple
 
 FOLDER = ".muster"
+MANIFEST_SUFFIX = ".manifest.json"
+"""End of the name of a manifest beside the records (`muster.sdk.saves.manifest`)."""
 _NAME = re.compile(r"step-\d+-attempt-\d+(-\d+)?$")
 REPORTED_MAX = 5
 """Most records of checkpoints that the program wrote by itself and reported."""
@@ -38,6 +40,7 @@ class Record(NamedTuple):
         written: when writing began, in seconds since the epoch.
         confirmed: when the controller confirmed it, in seconds since the epoch; 0 while it has not.
         temporary: the name under which save_checkpoint writes it; "" if the program wrote it by itself.
+        bad: why it could not be loaded; "" while no rank has found a problem.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Record(NamedTuple):
     written: float
     confirmed: float = 0.0
     temporary: str = ""
+    bad: str = ""
 
 
 class Found(NamedTuple):
@@ -67,12 +71,17 @@ def new(name: str, step: int, attempt: int, temporary: str = "") -> Record:
 
 def write(folder: str, record: Record) -> None:
     """Write a record, durably and in one step. Raises OSError."""
+    _write_file(folder, file_name(record.name), encode(record))
+
+
+def _write_file(folder: str, name: str, data: bytes) -> None:
+    """Write a file beside the records, durably and in one step."""
     below = os.path.join(folder, FOLDER)
     os.makedirs(below, exist_ok=True)
-    path = os.path.join(below, _file(record.name))
+    path = os.path.join(below, name)
     partial = f"{path}.{os.getpid()}.new"
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(record._asdict(), file)
+    with open(partial, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -83,10 +92,27 @@ def write(folder: str, record: Record) -> None:
         os.close(handle)
 
 
-def remove(folder: str, record: Record) -> None:
-    """Remove a record, not its checkpoint."""
+def write_manifest(folder: str, name: str, data: bytes) -> None:
+    """Write the manifest of a checkpoint, durably and in one step. Raises OSError."""
+    _write_file(folder, urllib.parse.quote(name, safe="") + MANIFEST_SUFFIX, data)
+
+
+def manifest_path(folder: str, name: str) -> str:
+    """Where the manifest of a checkpoint in this folder is."""
+    return os.path.join(folder, FOLDER, urllib.parse.quote(name, safe="") + MANIFEST_SUFFIX)
+
+
+def remove_manifest(folder: str, name: str) -> None:
+    """Remove the manifest of a checkpoint."""
     with contextlib.suppress(OSError):
-        os.unlink(os.path.join(folder, FOLDER, _file(record.name)))
+        os.unlink(manifest_path(folder, name))
+
+
+def remove(folder: str, record: Record) -> None:
+    """Remove a record and its manifest, not its checkpoint."""
+    remove_manifest(folder, record.name)
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, FOLDER, file_name(record.name)))
 
 
 def read(folder: str) -> list[Record]:
@@ -94,7 +120,7 @@ def read(folder: str) -> list[Record]:
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(os.path.join(folder, FOLDER)):
-            if name.endswith(".json"):
+            if name.endswith(".json") and not name.endswith(MANIFEST_SUFFIX):
                 record = _read(os.path.join(folder, FOLDER, name))
                 if record is not None:
                     found.append(record)
@@ -181,26 +207,40 @@ def _subfolders(root: str) -> list[str]:
     return []
 
 
-def _file(name: str) -> str:
+def file_name(name: str) -> str:
+    """The name of the file that holds a checkpoint's record."""
     return urllib.parse.quote(name, safe="") + ".json"
 
 
-def _read(path: str) -> Record | None:
+def encode(record: Record) -> bytes:
+    """The bytes of a record's file."""
+    return json.dumps(record._asdict()).encode()
+
+
+def parse(data: bytes) -> Record | None:
+    """The record in a file's bytes; None if they are not a record."""
     try:
-        with open(path, encoding="utf-8") as file:
-            said: Any = json.loads(file.read(_RECORD_BYTES_MAX))
+        said: Any = json.loads(data.decode("utf-8"))
         record = Record(**{name: said[name] for name in Record._fields if name in said})
         if not all(isinstance(getattr(record, name), kind) for name, kind in _TYPES.items()):
             return None
         if abs(record.step) > STEP_MAX:
             return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return None
     inside = record.name and not os.path.isabs(record.name) and ".." not in record.name.split("/")
     return record if inside and os.path.basename(record.temporary) == record.temporary else None
 
 
+def _read(path: str) -> Record | None:
+    try:
+        with open(path, "rb") as file:
+            return parse(file.read(_RECORD_BYTES_MAX))
+    except OSError:
+        return None
+
+
 _TYPES: dict[str, Any] = {
     "name": str, "step": int, "attempt": int, "uid": str, "job": str, "namespace": str,
-    "written": (int, float), "confirmed": (int, float), "temporary": str,
+    "written": (int, float), "confirmed": (int, float), "temporary": str, "bad": str,
 }  # fmt: skip

@@ -25,6 +25,7 @@ PROGRESS_INTERVAL_S = 1.0
 REQUEST_TIMEOUT_S = 15.0
 EXIT_FLUSH_S = 2.0
 DEFAULT_DEADLINE_S = 600.0
+MESSAGE_CHARS_MAX = 1024
 
 
 class Reporter:
@@ -114,47 +115,59 @@ class Reporter:
     def _newer(self) -> dict[str, Any]:
         return self._pending or {}
 
-    def _try(self, report: dict[str, Any], timeout_s: float) -> _Retry | None:
+    def _try(self, report: dict[str, Any], timeout_s: float) -> Retry | None:
         try:
             self._send(report, timeout_s)
-        except _Retry as error:
+        except Retry as error:
             return error
         return None
 
     def _send(self, report: dict[str, Any], timeout_s: float) -> None:
-        import http.client
-        import ssl
-        from urllib.parse import urlsplit
-
         try:
-            url = urlsplit(os.environ["MUSTER_URL"])
-            context = ssl.create_default_context(cadata=base64.b64decode(os.environ["MUSTER_CA_DATA"]).decode("ascii"))
-            with open(os.environ["MUSTER_TOKEN_FILE"], encoding="ascii") as file:
-                token = file.read().strip()
-            connection = http.client.HTTPSConnection(
-                url.hostname or "", url.port or 443, timeout=timeout_s, context=context
-            )
-            try:
-                headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
-                body = json.dumps(dict(_finite(report), attempt=place.attempt()), allow_nan=False).encode()
-                connection.request("POST", url.path.rstrip("/") + "/v1/report", body, headers)
-                response = connection.getresponse()
-                status, after, data = response.status, response.headers.get("Retry-After"), response.read(1 << 20)
-            finally:
-                connection.close()
-            answer = json.loads(data or b"{}") if status in (200, 409) else {}
-        except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
-            raise _Retry(f"{type(error).__name__}: {error}") from error
-        if status == 200:
-            self.checkpoint_now = bool(answer.get("checkpointNow"))
-            self.backfilled = bool(answer.get("backfilled"))
-        elif status == 409:
-            self._stale = "attempt {} is over, the job is at attempt {}".format(
-                place.attempt(), answer.get("currentAttempt")
-            )
-            raise StaleAttempt(self._stale)
-        else:
-            raise _Retry(f"HTTP {status}", float(after) if after and after.isdigit() else 0.0)
+            answer = exchange("/v1/report", _finite(report), timeout_s)
+        except StaleAttempt as error:
+            self._stale = str(error)
+            raise
+        self.checkpoint_now = bool(answer.get("checkpointNow"))
+        self.backfilled = bool(answer.get("backfilled"))
+
+
+def exchange(path: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Send a request of this attempt to the controller, and return its answer.
+
+    Raises:
+        StaleAttempt: the attempt is over.
+        Retry: a temporary failure.
+    """
+    import http.client
+    import ssl
+    from urllib.parse import urlsplit
+
+    try:
+        url = urlsplit(os.environ["MUSTER_URL"])
+        context = ssl.create_default_context(cadata=base64.b64decode(os.environ["MUSTER_CA_DATA"]).decode("ascii"))
+        with open(os.environ["MUSTER_TOKEN_FILE"], encoding="ascii") as file:
+            token = file.read().strip()
+        host, port = url.hostname or "", url.port or 443
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        try:
+            headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
+            data = json.dumps(dict(body, attempt=place.attempt()), allow_nan=False).encode()
+            connection.request("POST", url.path.rstrip("/") + path, data, headers)
+            response = connection.getresponse()
+            status, after, data = response.status, response.headers.get("Retry-After"), response.read(1 << 20)
+        finally:
+            connection.close()
+        answer = json.loads(data or b"{}") if status in (200, 409) else {}
+    except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+        raise Retry(f"{type(error).__name__}: {error}") from error
+    if status == 409:
+        raise StaleAttempt(
+            "attempt {} is over, the job is at attempt {}".format(place.attempt(), answer.get("currentAttempt"))
+        )
+    if status != 200 or not isinstance(answer, dict):
+        raise Retry(f"HTTP {status}", float(after) if after and after.isdigit() else 0.0)
+    return answer
 
 
 def _merged(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +184,7 @@ def _finite(report: dict[str, Any]) -> dict[str, Any]:
     return dict(report, metrics={name: value for name, value in report["metrics"].items() if math.isfinite(value)})
 
 
-class _Retry(Exception):
+class Retry(Exception):
     """A temporary failure: retry, after this many seconds if the controller named a time."""
 
     def __init__(self, message: str, after_s: float = 0.0) -> None:
@@ -241,11 +254,30 @@ def _count(name: str, value: int) -> int:
     return number
 
 
-def commit(step: int, path: str, deadline_s: float) -> None:
-    """Report a finished checkpoint and wait for the confirmation. The caller writes the record."""
+def commit(
+    step: int, path: str, deadline_s: float, details: Mapping[str, Any] | None = None, late: bool = False
+) -> None:
+    """Report a finished checkpoint and wait for the confirmation. The caller writes the record.
+
+    Args:
+        step: the step of the checkpoint.
+        path: where it is.
+        deadline_s: how long to wait for the controller.
+        details: further fields of the report: the checkpoint's size, number of shards and manifest.
+        late: whether training may have continued since, so that `step` is not the job's progress.
+    """
     link = reporter()
     if link is not None:
-        link.commit({"step": step, "checkpoint": {"path": path, "step": step}}, deadline_s)
+        body: dict[str, Any] = {"checkpoint": dict(details or {}, path=path, step=step)}
+        link.commit(body if late else dict(body, step=step), deadline_s)
+
+
+def problem(step: int, path: str, message: str) -> None:
+    """Report in the background that a checkpoint was not saved. Never waits and raises nothing."""
+    link = reporter()
+    if link is not None:
+        with contextlib.suppress(StaleAttempt):
+            link.progress({"checkpointProblem": {"path": path, "step": step, "message": message[:MESSAGE_CHARS_MAX]}})
 
 
 def _record(step: int, path: str) -> None:

@@ -1,0 +1,78 @@
+"""Does a piece of work once for all ranks of a node: the first rank does it, and others wait for the outcome.
+
+Ranks of a node share a folder. If the rank that does the work dies, the whole attempt restarts, and the next attempt
+has another folder. So nothing here is ever taken over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from typing import Any, Callable
+
+from muster.sdk.saves.manifest import BadCheckpoint
+
+_PAUSE_S = 0.05
+
+
+class Once:
+    """Work that ranks of this node share.
+
+    Args:
+        folder: the folder that they share.
+        deadline: when to stop waiting, on the monotonic clock.
+    """
+
+    def __init__(self, folder: str, deadline: float) -> None:
+        self._folder, self._deadline = folder, deadline
+        os.makedirs(folder, exist_ok=True)
+
+    def run(self, key: str, work: Callable[[], object]) -> None:
+        """Do the work, unless another rank of this node does it or has done it.
+
+        Raises:
+            BadCheckpoint: the work raised it, here or in another rank.
+            TimeoutError: the other rank did not end by the deadline.
+        """
+        base = os.path.join(self._folder, hashlib.sha256(key.encode()).hexdigest()[:32])
+        outcome = base + ".done"
+        try:
+            os.close(os.open(base + ".claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except FileExistsError:
+            said = wait_for(outcome, self._deadline, f"another rank of this node did not finish {key}")
+            if said:
+                raise BadCheckpoint(said["reason"], said["message"]) from None
+            return
+        try:
+            work()
+        except BadCheckpoint as error:
+            write_json(outcome, {"reason": error.reason, "message": str(error)})
+            raise
+        except BaseException as error:
+            write_json(outcome, {"reason": "Read", "message": f"{key}: {error}"})
+            raise
+        write_json(outcome, {})
+
+
+def write_json(path: str, said: dict[str, Any]) -> None:
+    """Write a small file in one step."""
+    partial = f"{path}.{os.getpid()}.new"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(said, file)
+    os.replace(partial, path)
+
+
+def wait_for(path: str, deadline: float, late: str) -> dict[str, Any]:
+    """Wait for a file of `write_json` and return what it holds. Raises TimeoutError with the message `late`."""
+    while True:
+        try:
+            with open(path, encoding="utf-8") as file:
+                said: dict[str, Any] = json.load(file)
+                return said
+        except FileNotFoundError:
+            pass
+        if time.monotonic() >= deadline:
+            raise TimeoutError(late)
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,274 @@
+"""Loads the checkpoint from which to start: verifies it, agrees with other ranks, and falls back to an older one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from typing import Callable, TypeVar
+
+from muster.sdk import checkpoints, place
+from muster.sdk.checkpoints import Checkpoint
+from muster.sdk.data.errors import Forbidden, NotFound, ObjectChanged, StoreError
+from muster.sdk.data.store import Store
+from muster.sdk.errors import NoGoodCheckpoint
+from muster.sdk.saves import agreement, bucket, folders, layout, marks, parallel
+from muster.sdk.saves.agreement import Chosen, Outcome
+from muster.sdk.saves.manifest import BadCheckpoint, Manifest, Shard
+from muster.sdk.saves.once import Once
+from muster.sdk.saves.process import process
+from muster.sdk.saves.save import log
+
+Result = TypeVar("Result")
+
+
+class CheckpointFiles:
+    """A checkpoint that is being loaded. Use it as a path, or fetch the shards that you need.
+
+    Files are fetched and verified on first use. Do not change them: the ranks of a node share them.
+
+    Attributes:
+        step: the step of the checkpoint.
+        manifest: its manifest; None if the program wrote it without save_checkpoint.
+        cursor: the position in the training data that was saved with it; None without one.
+        skipped: samples that were skipped.
+    """
+
+    def __init__(self, step: int, manifest: Manifest | None, source: Source) -> None:
+        self.step = step
+        self.manifest = manifest
+        self.cursor = manifest.cursor if manifest else None
+        self.skipped = manifest.skipped if manifest else ()
+        self._source = source
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all shards, such as `rank-00003/model.pt`."""
+        return tuple(each.key for each in self.manifest.shards) if self.manifest else ()
+
+    @property
+    def path(self) -> str:
+        """The file or folder on this node, as `write` of save_checkpoint made it.
+
+        For a sharded checkpoint it is what this rank wrote, if the world size is still the same. Otherwise it is a
+        folder with a file or folder for each rank that wrote: rank-00000, rank-00001, and so on.
+        """
+        if self.manifest is None:
+            return self._source.root
+        if not self.manifest.sharded:
+            return self._at("rank-00000" if self._source.by_rank else "", self.manifest.shards)
+        if self.manifest.world_size != place.world_size():
+            return self._at("", self.manifest.shards)
+        own = [each for each in self.manifest.shards if each.rank == place.rank()]
+        return self._at(layout.rank_name(place.rank()), own)
+
+    def fetch(self, names: list[str] | tuple[str, ...]) -> str:
+        """Fetch and verify these shards; returns the folder that holds them. Raises KeyError for an unknown name."""
+        shards = {each.key: each for each in (self.manifest.shards if self.manifest else ())}
+        return self._at("", [shards[each] for each in names])
+
+    def _at(self, below: str, shards: tuple[Shard, ...] | list[Shard]) -> str:
+        parallel.each(self._source.fetch, shards)
+        path = os.path.join(self._source.root, below) if below else self._source.root
+        if not shards:
+            os.makedirs(path, exist_ok=True)
+        return path
+
+
+class Source:
+    """Where the files of a checkpoint come from.
+
+    Attributes:
+        root: local folder of the shards.
+        by_rank: whether the shards of an unsharded checkpoint are below rank-00000.
+        bytes_from: bytes read by source.
+    """
+
+    root: str
+    by_rank: bool
+    bytes_from: dict[str, int]
+
+    def fetch(self, shard: Shard) -> None:
+        """Make the shard's file available on this node and verify it. Raises BadCheckpoint, StoreError."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+class FolderSource(Source):
+    """Files in a folder, verified where they are."""
+
+    by_rank = False
+
+    def __init__(self, path: str, once: Once) -> None:
+        self.root, self._once, self.bytes_from = path, once, {}
+
+    def fetch(self, shard: Shard) -> None:
+        """Verify the shard's file."""
+        self._once.run(f"{self.root}/{shard.key}", lambda: folders.verify(self.root, shard))
+
+
+class BucketSource(Source):
+    """Objects in a store, copied to this node."""
+
+    by_rank = True
+
+    def __init__(self, store: Store, root: str, once: Once) -> None:
+        self.root, self._store, self._once, self.bytes_from = root, store, once, {}
+
+    def fetch(self, shard: Shard) -> None:
+        """Copy the shard to this node, and verify it on the way."""
+        self._once.run(shard.key, lambda: self._copy(shard))
+
+    def _copy(self, shard: Shard) -> None:
+        path = os.path.join(self.root, *shard.key.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            with open(path, "wb") as file:
+                sink = bucket.Digesting(file)
+                self._store.read_into(shard.key, sink, etag=shard.etag)  # type: ignore[arg-type]
+        except NotFound:
+            raise BadCheckpoint("Missing", f"shard {shard.key} is missing in {self._store.url}") from None
+        except ObjectChanged as error:
+            raise BadCheckpoint("Checksum", f"shard {shard.key} changed after it was saved: {error}") from error
+        except Forbidden as error:
+            self._only_this(error)
+            raise BadCheckpoint("Read", f"shard {shard.key} cannot be read: {error}") from error
+        self.bytes_from["bucket"] = self.bytes_from.get("bucket", 0) + shard.size_bytes
+        sink.compare(shard)
+
+    def _only_this(self, error: Forbidden) -> None:
+        """Raise the error if the credentials do not fit any more: then the checkpoint is not bad."""
+        try:
+            self._store.head(layout.MANIFEST)
+        except StoreError:
+            raise error from None
+
+    def close(self) -> None:
+        """Release connections."""
+        self._store.close()
+
+
+def load(
+    read: Callable[[CheckpointFiles], Result], agree: Callable[[bool], bool] | None, deadline_s: float
+) -> tuple[Result, Checkpoint] | None:
+    """See `muster.load_checkpoint`."""
+    deadline = time.monotonic() + deadline_s
+    if place.attempt():
+        return _with_muster(read, deadline)
+    if place.world_size() > 1 and agree is None:
+        raise ValueError(
+            "load_checkpoint without Muster and with several ranks needs agree=: a function that is called with "
+            "whether this rank succeeded, and returns whether all ranks did (for example an all-reduce of the minimum)"
+        )
+    candidates = checkpoints.newest_first()
+    for checkpoint in candidates:
+        result, outcome = _try(read, Chosen(checkpoint.path, checkpoint.step), deadline, 0)
+        if agreement.by_program(outcome, agree):
+            return _loaded(result, checkpoint)
+        log(f"the checkpoint {checkpoint.path} is not used: {outcome.message or 'another rank could not load it'}")
+    if candidates:
+        raise NoGoodCheckpoint(f"none of {len(candidates)} checkpoints in {checkpoints.checkpoint_dir()} can be loaded")
+    return None
+
+
+def _with_muster(read: Callable[[CheckpointFiles], Result], deadline: float) -> tuple[Result, Checkpoint] | None:
+    env = os.environ
+    path = env.get("MUSTER_CHECKPOINT", "")
+    if not path:
+        return None
+    chosen = Chosen(path, int(env.get("MUSTER_CHECKPOINT_STEP") or 0), env.get("MUSTER_CHECKPOINT_MANIFEST", ""))
+    process().loads += 1
+    agreement.remove_older()
+    call, turn = process().loads, 0
+    while True:
+        result, outcome = _try(read, chosen, deadline, call)
+        if outcome.reason:
+            log(f"the checkpoint {chosen.path} cannot be loaded: {outcome.message}")
+        verdict = agreement.with_controller(outcome, call, turn, deadline)
+        if place.local_rank() == 0:
+            _Scratch(chosen.path, call).remove()
+        if verdict.kind == "go":
+            return _loaded(result, Checkpoint(chosen.path, chosen.step))
+        if place.rank() == 0:
+            marks.bad(chosen.path, outcome.reason or "another rank could not load it")
+        if verdict.older is None:
+            raise NoGoodCheckpoint(f"no checkpoint is left that can be loaded; the last one was {chosen.path}")
+        log(f"all ranks load an older checkpoint, of step {verdict.older.step}: {verdict.older.path}")
+        chosen, turn = verdict.older, turn + 1
+
+
+def _loaded(result: Result | None, checkpoint: Checkpoint) -> tuple[Result, Checkpoint]:
+    process().began = checkpoint.path
+    checkpoints.note_committed(checkpoint)
+    return result, checkpoint  # type: ignore[return-value]
+
+
+def _try(
+    read: Callable[[CheckpointFiles], Result], chosen: Chosen, deadline: float, call: int
+) -> tuple[Result | None, Outcome]:
+    """Load a checkpoint on this rank. An error of the store that says nothing about the checkpoint is raised."""
+    began = time.monotonic()
+    source: Source | None = None
+    manifest: Manifest | None = None
+    result: Result | None = None
+    with _Scratch(chosen.path, call) as scratch:
+        try:
+            try:
+                once = Once(os.path.join(scratch, "done"), deadline)
+                manifest, source = _open(chosen, os.path.join(scratch, "shards"), once, deadline)
+                result = read(CheckpointFiles(chosen.step, manifest, source))
+                outcome = Outcome(chosen.path)
+            except BadCheckpoint as error:
+                outcome = Outcome(chosen.path, error.reason, str(error))
+            except Exception as error:
+                if manifest is not None or source is None:
+                    raise  # what was verified is not at fault
+                outcome = Outcome(chosen.path, "Read", f"{type(error).__name__}: {error}")
+        finally:
+            if source is not None:
+                source.close()
+    counts = source.bytes_from if source is not None else {}
+    return result, outcome._replace(seconds=time.monotonic() - began, bytes_from=counts)
+
+
+def _open(chosen: Chosen, root: str, once: Once, deadline: float) -> tuple[Manifest | None, Source]:
+    if not layout.is_url(chosen.path):
+        path = layout.plain(chosen.path)
+        return folders.read_manifest(path, chosen.manifest), FolderSource(path, once)
+    store = bucket.open_bucket(chosen.path, max(1.0, deadline - time.monotonic())).store
+    try:
+        return bucket.read_manifest(store, "", chosen.manifest), BucketSource(store, root, once)
+    except BaseException:
+        store.close()
+        raise
+
+
+class _Scratch:
+    """A folder of this node for one checkpoint; under Muster the ranks of the node share it until they have agreed."""
+
+    def __init__(self, path: str, call: int) -> None:
+        shared = agreement.restore_folder()
+        name = layout.split(path)[1] or "checkpoint"
+        self._shared = os.path.join(shared, f"load-{call}-{name}") if shared else ""
+        self._own = ""
+
+    def __enter__(self) -> str:
+        if self._shared:
+            return self._shared
+        self._own = tempfile.mkdtemp(prefix="muster-load-")
+        return self._own
+
+    def __exit__(self, *exc: object) -> None:
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the shared folder: all ranks of this node have loaded the checkpoint, or have failed to."""
+        if self._shared:
+            shutil.rmtree(self._shared, ignore_errors=True)

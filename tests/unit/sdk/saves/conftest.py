@@ -1,0 +1,113 @@
+"""A program with checkpoints in an object store in memory, and a controller in this process that confirms them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import muster
+from muster.sdk import checkpoints, reports
+from muster.sdk.errors import StaleAttempt
+from muster.sdk.saves import background, bucket, process
+from tests.support.memorystore import Bucket, MemoryStore
+
+BASE = "mem://bucket/ckpt/train-uid"
+
+
+@dataclasses.dataclass
+class Controller:
+    """What the controller does with reports of checkpoints, and with outcomes of restores."""
+
+    attempt: int = 1
+    confirmed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    problems: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    outcomes: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    before: Callable[[str], object] = lambda path: None
+
+    def exchange(self, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.before(path)
+        if muster.attempt() != self.attempt:
+            raise StaleAttempt(f"attempt {muster.attempt()} is over, the job is at attempt {self.attempt}")
+        if path == "/v1/restore":
+            return self._restore(body)
+        if "checkpoint" in body:
+            self.confirmed.insert(0, body["checkpoint"])
+        if "checkpointProblem" in body:
+            self.problems.append(body["checkpointProblem"])
+        return {}
+
+    def _restore(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.outcomes.append(body)
+        if body["ok"]:
+            return {"verdict": "go"}
+        paths = [each["path"] for each in self.confirmed]
+        older = self.confirmed[paths.index(body["path"]) + 1 :][:1]
+        return {"verdict": "older", "checkpoint": older[0]} if older else {"verdict": "none"}
+
+
+@dataclasses.dataclass
+class Job:
+    """The job's program: `start` begins a new process of an attempt."""
+
+    monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket
+    controller: Controller
+    folder: Path
+
+    def start(self, attempt: int, rank: int = 0, ranks: int = 1, current: bool = True) -> None:
+        env = self.monkeypatch.setenv
+        env("MUSTER_ATTEMPT", str(attempt))
+        env("RANK", str(rank))
+        env("WORLD_SIZE", str(ranks))
+        if current:
+            self.controller.attempt = attempt
+        newest = self.controller.confirmed[0] if self.controller.confirmed else {}
+        env("MUSTER_CHECKPOINT", newest.get("path", ""))
+        env("MUSTER_CHECKPOINT_STEP", str(newest.get("step", 0)))
+        env("MUSTER_CHECKPOINT_MANIFEST", newest.get("manifest", ""))
+        for module, name in ((checkpoints, "_committed"), (process, "_process"), (background, "_current")):
+            self.monkeypatch.setattr(module, name, None)
+        self.monkeypatch.setattr(reports, "_reporter", None)
+
+    def keys(self) -> list[str]:
+        """The objects below the job's folder, without records."""
+        prefix = BASE.partition("://")[2] + "/"
+        found = [key[len(prefix) :] for key in self.bucket.objects if key.startswith(prefix)]
+        return sorted(key for key in found if not key.startswith(".muster/"))
+
+    def names(self) -> list[str]:
+        """Names of checkpoints that have any object."""
+        return sorted({key.partition("/")[0] for key in self.keys()})
+
+    def change(self, ending: str, change: Callable[[bytes], bytes]) -> None:
+        """Damage the only object whose key ends so."""
+        key = next(key for key in self.bucket.objects if key.endswith(ending))
+        self.bucket.objects[key] = (change(self.bucket.objects[key][0]), self.bucket.objects[key][1])
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    objects, controller = Bucket(), Controller()
+    monkeypatch.setattr(bucket, "open_bucket", lambda url, deadline_s: bucket.Bucket(MemoryStore(objects, url), url))
+    monkeypatch.setattr(reports, "exchange", controller.exchange)
+    for name, value in (
+        ("MUSTER_URL", "https://controller"), ("MUSTER_JOB", "train"), ("MUSTER_JOB_UID", "uid"),
+        ("MUSTER_NAMESPACE", "ns"), ("MUSTER_CHECKPOINT_DIR", BASE), ("MUSTER_SAVE_DIR", str(tmp_path / "copies")),
+        ("MUSTER_RESTORE_DIR", str(tmp_path / "restore")), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    job = Job(monkeypatch, objects, controller, tmp_path)
+    job.start(1)
+    return job
+
+
+def text(content: str) -> Callable[[str], object]:
+    return lambda path: Path(path).write_text(content)
+
+
+def read(files: Any) -> str:
+    return Path(files.path).read_text()
