@@ -2,6 +2,7 @@
 
 from muster.sdk import (
     Checkpoint,
+    CheckpointFiles,
     CheckpointNotSaved,
     ControllerUnavailable,
     NoGoodCheckpoint,
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Checkpoint",
+    "CheckpointFiles",
     "CheckpointNotSaved",
     "ControllerUnavailable",
     "NoGoodCheckpoint",

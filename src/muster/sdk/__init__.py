@@ -19,10 +19,12 @@ from muster.sdk.checkpoints import Checkpoint, checkpoint_dir, last_checkpoint, 
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, NoGoodCheckpoint, StaleAttempt
 from muster.sdk.place import attempt, local_rank, local_world_size, node_rank, rank, world_size
 from muster.sdk.reports import backfilled, report, should_checkpoint
+from muster.sdk.saves.checkpoint_files import CheckpointFiles
 from muster.sdk.saves.saving import Saving
 
 __all__ = [
     "Checkpoint",
+    "CheckpointFiles",
     "CheckpointNotSaved",
     "ControllerUnavailable",
     "NoGoodCheckpoint",

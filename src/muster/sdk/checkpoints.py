@@ -19,7 +19,7 @@ from muster.sdk.saves.durable import remove as _remove
 from muster.sdk.saves.layout import is_url, order_of, plain
 
 if TYPE_CHECKING:
-    from muster.sdk.saves.restore import CheckpointFiles
+    from muster.sdk.saves.checkpoint_files import CheckpointFiles
     from muster.sdk.saves.retention import Retention
     from muster.sdk.saves.saving import Saving
 

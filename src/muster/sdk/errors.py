@@ -25,4 +25,4 @@ class CheckpointNotSaved(Exception):
 
 
 class NoGoodCheckpoint(Exception):
-    """The job has checkpoints, but none of them can be loaded. It does not start from step 0 instead."""
+    """The job has checkpoints, but this process cannot load one. It does not start from step 0 instead."""

@@ -158,14 +158,16 @@ def exchange(path: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, 
             status, after, data = response.status, response.headers.get("Retry-After"), response.read(1 << 20)
         finally:
             connection.close()
-        answer = json.loads(data or b"{}") if status in (200, 409) else {}
+        answer = json.loads(data or b"{}") if status in (200, 400, 409) else {}
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
         raise Retry(f"{type(error).__name__}: {error}") from error
     if status == 409:
         raise StaleAttempt(
             "attempt {} is over, the job is at attempt {}".format(place.attempt(), answer.get("currentAttempt"))
         )
-    if status != 200 or not isinstance(answer, dict):
+    if status == 400:
+        raise Retry("HTTP 400: {}".format(answer.get("message")), refused=True)
+    if status != 200:
         raise Retry(f"HTTP {status}", float(after) if after and after.isdigit() else 0.0)
     return answer
 
@@ -185,11 +187,16 @@ def _finite(report: dict[str, Any]) -> dict[str, Any]:
 
 
 class Retry(Exception):
-    """A temporary failure: retry, after this many seconds if the controller named a time."""
+    """A failure that is usually temporary.
 
-    def __init__(self, message: str, after_s: float = 0.0) -> None:
+    Attributes:
+        after_s: after how many seconds to retry, if the controller named a time; otherwise 0.
+        refused: the controller did not accept the request, and would not accept it later.
+    """
+
+    def __init__(self, message: str, after_s: float = 0.0, refused: bool = False) -> None:
         super().__init__(message)
-        self.after_s = after_s
+        self.after_s, self.refused = after_s, refused
 
 
 _reporter: Reporter | None = None

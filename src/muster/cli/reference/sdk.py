@@ -26,9 +26,18 @@ run. Without Muster the same calls work on one machine: reports go nowhere, and 
 
 _PARTS: Final = {
     "Progress": ("report",),
-    "Checkpoints": ("last_checkpoint", "save_checkpoint", "should_checkpoint", "checkpoint_dir", "Checkpoint"),
+    "Checkpoints": (
+        "save_checkpoint",
+        "load_checkpoint",
+        "last_checkpoint",
+        "should_checkpoint",
+        "checkpoint_dir",
+        "Checkpoint",
+        "CheckpointFiles",
+        "Saving",
+    ),
     "Place in the job": ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "attempt", "backfilled"),
-    "Errors": ("StaleAttempt", "ControllerUnavailable"),
+    "Errors": ("StaleAttempt", "ControllerUnavailable", "CheckpointNotSaved", "NoGoodCheckpoint"),
 }
 _SECTIONS: Final = ("Args", "Attributes", "Returns", "Raises")
 
@@ -54,11 +63,29 @@ def page() -> str:
 
 def _entry(name: str, value: Any) -> Iterator[str]:
     yield f"\n### {name}\n\n"
+    members = list(_members(value))
     if inspect.isclass(value) and issubclass(value, BaseException):
         yield f"```python\nclass muster.{name}(Exception)\n```\n"
+    elif members:  # a class whose objects the SDK makes
+        yield f"```python\nclass muster.{name}\n```\n"
     elif callable(value):
         yield f"```python\nmuster.{name}{_signature(value)}\n```\n"
     yield f"\n{_text(inspect.getdoc(value) or '')}\n"
+    yield from members
+
+
+def _members(value: Any) -> Iterator[str]:
+    """The public properties and methods that a class itself defines."""
+    if not inspect.isclass(value) or issubclass(value, (BaseException, tuple)):
+        return
+    for name, member in vars(value).items():
+        if name.startswith("_"):
+            continue
+        doc = _text(inspect.getdoc(member) or "")
+        if isinstance(member, property):
+            yield f"\nProperty `{name}`: {doc}\n"
+        elif inspect.isfunction(member):
+            yield f"\nMethod `{name}{_signature(member).replace('self, ', '')}`: {doc}\n"
 
 
 def _signature(value: Any) -> str:

@@ -56,7 +56,13 @@ class Chosen(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What all ranks do next: `go`, load an `older` checkpoint, or stop because there is `none`."""
+    """What this rank does next.
+
+    Attributes:
+        kind: `go`: train; `older`: load that one; `none`: stop, because no checkpoint is left; `fail`: stop, because
+            this node's problem does not show that the checkpoint is damaged.
+        older: the older checkpoint.
+    """
 
     kind: str
     older: Chosen | None = None
@@ -134,6 +140,8 @@ def _ask(outcome: Outcome, ranks: int, deadline: float) -> Verdict:
             said = reports.exchange("/v1/restore", body, min(REQUEST_TIMEOUT_S, max(0.1, deadline - time.monotonic())))
         except reports.Retry as error:
             problem, failures = str(error), failures + 1
+            if error.refused:
+                break
             pause = error.after_s or min(_RETRY_MAX_S, 0.1 * 2.0 ** min(failures, 6)) * random.uniform(0.5, 1.0)
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             continue
@@ -141,7 +149,7 @@ def _ask(outcome: Outcome, ranks: int, deadline: float) -> Verdict:
         if kind == "older":
             older = said["checkpoint"]
             return Verdict("older", Chosen(older["path"], older.get("step", 0), older.get("manifest", "")))
-        if kind in ("go", "none"):
+        if kind in ("go", "none", "fail"):
             return Verdict(kind)
     raise ControllerUnavailable(f"the ranks did not agree on the checkpoint {outcome.path} in time: {problem}")
 

@@ -92,8 +92,7 @@ def obsolete_in_folder(
     folder: str, ours: Sequence[Record], rules: Retention, protected: AbstractSet[str]
 ) -> list[Record]:
     """As `obsolete`, for records in a folder. `protected` are paths; what this attempt began from is protected too."""
-    state = process()
-    paths = {*protected, os.environ.get("MUSTER_CHECKPOINT", ""), state.began}
+    paths = {*protected, began()}
     real = {os.path.realpath(each) for each in paths if each}
     stay = {each.name for each in ours if os.path.realpath(os.path.join(folder, each.name)) in real}
 
@@ -104,7 +103,12 @@ def obsolete_in_folder(
             return False
         return True
 
-    return obsolete(ours, rules, good, stay | state.in_flight, place.attempt())
+    return obsolete(ours, rules, good, stay | process().in_flight, place.attempt())
+
+
+def began() -> str:
+    """The checkpoint from which this attempt began: the one that load_checkpoint returned, or the controller's first."""
+    return process().began or os.environ.get("MUSTER_CHECKPOINT", "")
 
 
 def run(bucket: Bucket, rules: Retention, protected: AbstractSet[str]) -> None:
@@ -114,8 +118,7 @@ def run(bucket: Bucket, rules: Retention, protected: AbstractSet[str]) -> None:
     """
     mine, state = records.new("", 0, place.attempt()), process()
     ours = [each for each in bucket.read_records() if each.uid == mine.uid and each.attempt <= mine.attempt]
-    began = {os.environ.get("MUSTER_CHECKPOINT", ""), state.began}
-    stay = {*protected, *state.in_flight, *(layout.split(each)[1] for each in began if layout.is_url(each))}
+    stay = {*protected, *state.in_flight, layout.split(began())[1]}
 
     def good(record: Record) -> bool:
         try:

@@ -73,7 +73,7 @@ class Job:
             self.monkeypatch.setattr(module, name, None)
         self.monkeypatch.setattr(reports, "_reporter", None)
 
-    def keys(self) -> list[str]:
+    def objects(self) -> list[str]:
         """The objects below the job's folder, without records."""
         prefix = BASE.partition("://")[2] + "/"
         found = [key[len(prefix) :] for key in self.bucket.objects if key.startswith(prefix)]
@@ -81,7 +81,7 @@ class Job:
 
     def names(self) -> list[str]:
         """Names of checkpoints that have any object."""
-        return sorted({key.partition("/")[0] for key in self.keys()})
+        return sorted({key.partition("/")[0] for key in self.objects()})
 
     def change(self, ending: str, change: Callable[[bytes], bytes]) -> None:
         """Damage the only object whose key ends so."""

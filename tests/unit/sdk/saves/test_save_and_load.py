@@ -17,7 +17,7 @@ from tests.unit.sdk.saves.conftest import BASE, Job, read, text
 def test_checkpoint_is_stored_with_a_manifest_and_loaded_in_the_next_attempt(job: Job) -> None:
     saved = muster.save_checkpoint(40, text("weights"), cursor="c40", skipped=["a/7"])
     assert saved == muster.Checkpoint(f"{BASE}/step-00000040-attempt-1", 40)
-    assert job.keys() == ["step-00000040-attempt-1/manifest.json", "step-00000040-attempt-1/rank-00000"]
+    assert job.objects() == ["step-00000040-attempt-1/manifest.json", "step-00000040-attempt-1/rank-00000"]
     stored = job.bucket.objects["bucket/ckpt/train-uid/step-00000040-attempt-1/manifest.json"][0]
     said = json.loads(stored)
     assert {each: said[each] for each in ("version", "job", "uid", "attempt", "step", "worldSize", "cursor")} == {
