@@ -39,7 +39,7 @@ from muster.trainingjobs.plan import (
 from muster.trainingjobs.pods.node_use import gpu_counts
 from muster.trainingjobs.pods.pod import PodSettings, build_pod, excluded_nodes
 from muster.trainingjobs.pods.slots import attempt_of, slot_of
-from muster.trainingjobs.snapshot import HardwareEvidence, JobSnapshot, Member, RankExit, Refusal, Unwritable
+from muster.trainingjobs.snapshot import HardwareEvidence, JobSnapshot, Member, RankExit, Refusal, Restoring, Unwritable
 
 T0 = 1_800_000_000.0
 PODS = PodSettings(url="https://127.0.0.1:1", ca_pem="ca", muster_image="muster")
@@ -105,6 +105,10 @@ class World:
         """Checkpoints of other jobs that supervisors see."""
         self.unwritable: dict[str, int] = {}
         """Nodes that cannot write to the checkpoint folder, and errno."""
+        self.refused_store: Unwritable | None = None
+        """What the supervisor of slot 0 reports about the job's object store."""
+        self.restoring: Restoring | None = None
+        """What the nodes report about the checkpoint that they restore."""
 
     # -- the controller
 
@@ -119,6 +123,7 @@ class World:
             ended=self.ends.of("job-uid"),
             seen=self.observed.look(self.job.uid, self.pods.values(), self.nodes, self.now),
             progress=self.progress,
+            restoring=self.restoring,
             hardware=tuple(self.hardware),
             refusal=self.refusal,
             gpu_counts=gpu_counts(self.job, self.nodes.values()),
@@ -293,7 +298,9 @@ class World:
             member = replace(member, looked=looked, found=self.found)
         if member.state == "idle":
             number = self.unwritable.get(pod.spec.node_name)
-            member = replace(member, unwritable=Unwritable(path="/c/job-x", errno=number, uid=7) if number else None)
+            refused = self.refused_store if slot_of(pod) == 0 else None
+            folder = Unwritable(path="/c/job-x", errno=number, uid=7) if number else refused
+            member = replace(member, unwritable=folder)
         member = replace(member, others=self.others)
         before = self.members.get(uid)
         same = before is not None and (before.state, before.attempt) == (member.state, member.attempt)
