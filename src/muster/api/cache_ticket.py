@@ -66,6 +66,10 @@ class PeerList(msgspec.Struct, frozen=True, kw_only=True):
     partner: Peer | None = None
     near: tuple[Peer, ...] = ()
 
+    def addresses(self) -> set[str]:
+        """Addresses of all peers."""
+        return {peer.address for part in (self.group, self._partners(), self.near) for peer in part}
+
     def digest(self) -> str:
         """SHA-256 of the list, in hex, for the ticket."""
         listed = [[[peer.slot, peer.address] for peer in part] for part in (self.group, self._partners(), self.near)]

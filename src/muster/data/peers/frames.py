@@ -21,7 +21,7 @@ from typing import Any, Final
 
 VERSION: Final = 1
 HANDSHAKE_BYTES_MAX: Final = 1024
-MESSAGE_BYTES_MAX: Final = 256 << 10
+MESSAGE_BYTES_MAX: Final = 512 << 10
 CHUNK_BYTES: Final = 1 << 20
 HANDSHAKE_S: Final = 5.0
 _MAC_BYTES: Final = 32

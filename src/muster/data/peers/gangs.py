@@ -34,6 +34,7 @@ class Gang:
         self.name = f"{ticket.namespace}/{ticket.job}"
         self.key = bytes.fromhex(key)
         self.group = peers.group
+        self.addresses: set[str] = set()
         self.began_s = time.monotonic()
         self.readers = 0
         self.idle_since_s = 0.0
@@ -104,6 +105,7 @@ class Gangs:
             gang = self._gangs[ticket.uid] = Gang(ticket, said.key, said.peers)
             self._drop_surplus()
         gang.readers += 1
+        gang.addresses.update(said.peers.addresses())
         return Membership(ticket, said.peers, gang, self._leave)
 
     def find(self, uid: str, attempt: int) -> Gang | None:
@@ -121,8 +123,8 @@ class Gangs:
         return set(self._gangs)
 
     def addresses(self) -> set[str]:
-        """Addresses of all groups."""
-        return {peer.address for gang in self._gangs.values() for peer in gang.group}
+        """Addresses of the peers of all gangs."""
+        return {address for gang in self._gangs.values() for address in gang.addresses}
 
     def sweep(self) -> None:
         """Drop gangs whose last reader left long ago."""

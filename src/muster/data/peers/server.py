@@ -73,8 +73,8 @@ class GetBlock(msgspec.Struct, frozen=True):
 class Shards(Protocol):
     """Checkpoint shards of this node, as the server sees them."""
 
-    def catalog(self, uid: str) -> list[Message]:
-        """List the shards of a job."""
+    def catalog(self, uid: str) -> list[str]:
+        """Names of the shards of a job."""
 
     async def open(self, uid: str, key: str, sha256: str) -> Held | None:
         """Open a shard of the job."""
@@ -121,6 +121,8 @@ class PeerServer:
         self._served = served
         self._pause = pause
         self._mark = mark
+        self.refused: Counter[str] = Counter()
+        """Connections that were refused, by code."""
         self._strangers: Counter[str] = Counter()
         self._connections: set[asyncio.Task[None]] = set()
         self._transfers = asyncio.Semaphore(TRANSFERS_MAX)
@@ -190,6 +192,7 @@ class PeerServer:
                 del self._strangers[host]
 
     async def _refuse(self, writer: asyncio.StreamWriter, code: str, message: str = "") -> Never:
+        self.refused[code] += 1
         await write_frame(writer, {"error": code})
         writer.close()
         raise PeerError(code, message)
