@@ -28,7 +28,7 @@ from muster.trainingjobs.plan import (
     RecordEvent,
     WriteStatus,
 )
-from muster.trainingjobs.pods.pod import PodSettings, build_pod, without_host_path
+from muster.trainingjobs.pods.pod import PodSettings, build_pod, settings_for
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.snapshot import Refusal
 from muster.trainingjobs.status.timeline import RestartLedger
@@ -148,7 +148,7 @@ class Executor:
     async def _create_pod(self, job: TrainingJob, action: CreatePod, stop: asyncio.Event) -> None:
         if stop.is_set():
             return  # if one pod is refused, the next would be refused too; a later reconcile retries
-        settings = without_host_path(self._pods) if not self._allows_host_paths(job.namespace) else self._pods
+        settings = settings_for(self._pods, job, self._allows_host_paths(job.namespace))
         pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, settings)
         try:
             await self._client.create(pod, kind=Pod, retry_lost=True)

@@ -105,6 +105,12 @@ def test_values_reach_the_cache_and_the_controller(offline_helm: Helm) -> None:
     assert {"key": "example.org/team", "operator": "Exists"} in pod["tolerations"]
     objects = rendered(offline_helm, *arguments)
     assert {"--cache-volume=hostPath", "--cache-dir=/run/cache"} <= set(controller(objects)[1]["args"])
+    _, container = controller(rendered(offline_helm, *CLAIMS))
+    assert [part for part in container["args"] if part.startswith("--cache")] == [
+        "--cache-volume=claim",
+        "--cache-namespace=strict",
+        "--cache-namespace=looser",
+    ]
 
 
 def test_the_cache_may_run_on_nodes_of_pools(offline_helm: Helm) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import click
 from prometheus_client import REGISTRY
 
-from muster.api.names import ANNOTATION_SHADOW, CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
+from muster.api.names import ANNOTATION_SHADOW, CACHE_DIRECTORY, CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.api.trimmed import FORMS
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.names import finite
@@ -39,7 +39,7 @@ from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods.pod import PodSettings
-from muster.trainingjobs.pods.stores import CACHE_FOLDER, CacheMode, CacheVolume
+from muster.trainingjobs.pods.stores import CacheMode, CacheVolume
 from muster.trainingjobs.rendezvous.secrets import InstallationSecrets, ephemeral, load_or_create
 from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
 from muster.trainingjobs.rendezvous.tokens import TokenReviewer
@@ -285,9 +285,16 @@ def _bracketed(host: str) -> str:
 )
 @click.option(
     "--cache-dir",
-    default=CACHE_FOLDER,
+    default=CACHE_DIRECTORY,
     show_default=True,
     help="Folder of the cache's socket on the nodes, for --cache-volume hostPath.",
+)
+@click.option(
+    "--cache-namespace",
+    "cache_namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Namespace that has the claim, for --cache-volume claim; repeatable. Jobs of others do not use a cache.",
 )
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
@@ -310,13 +317,14 @@ def command(
     exclusion: float,
     cache_volume: CacheMode | None,
     cache_dir: str,
+    cache_namespaces: tuple[str, ...],
     log_level: str,
 ) -> None:
     """Run the controllers (the chart starts it)."""
     if advertise_url and (urlsplit(advertise_url).scheme != "https" or not urlsplit(advertise_url).hostname):
         raise BadInput(f"--advertise-url {advertise_url!r} is not https://HOST[:PORT]")
     if not cache_dir.startswith("/"):
-        raise BadInput(f"--cache-dir {cache_dir!r} is not an absolute path", f"{CACHE_FOLDER} is usual")
+        raise BadInput(f"--cache-dir {cache_dir!r} is not an absolute path", f"{CACHE_DIRECTORY} is usual")
     if lease_duration < 1:
         raise BadInput(f"--lease-duration {lease_duration:g} is too short", "use 1 s or more; 15 is usual")
     logging.basicConfig(
@@ -340,7 +348,7 @@ def command(
         step_image=step_image,
         lease_duration_s=lease_duration,
         exclusion_s=exclusion,
-        cache=CacheVolume(mode=cache_volume, folder=cache_dir) if cache_volume is not None else None,
+        cache=CacheVolume(mode=cache_volume, folder=cache_dir, namespaces=cache_namespaces) if cache_volume else None,
     )
     gc.set_threshold(*GARBAGE_AFTER)
     try:

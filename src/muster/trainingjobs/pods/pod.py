@@ -53,10 +53,15 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheVolume | None = None
 
 
-def without_host_path(settings: PodSettings) -> PodSettings:
-    """The settings for a namespace that forbids hostPath volumes: its pods do not use a cache behind one."""
-    hidden = settings.cache is not None and settings.cache.mode == "hostPath"
-    return replace(settings, cache=None) if hidden else settings
+def settings_for(settings: PodSettings, job: TrainingJob, allows_host_paths: bool) -> PodSettings:
+    """The settings for one job: without the cache if the job does not need it, or if its pods cannot reach the socket.
+
+    `allows_host_paths` is whether pods of the job's namespace may have hostPath volumes.
+    """
+    cache = settings.cache
+    if cache is None or (cache.used_by(job.spec) and cache.reaches(job.namespace, allows_host_paths)):
+        return settings
+    return replace(settings, cache=None)
 
 
 def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str], settings: PodSettings) -> Json:

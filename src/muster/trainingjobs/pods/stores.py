@@ -10,13 +10,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from muster.api.names import CACHE_DIRECTORY
+from muster.api.store_url import is_store
 from muster.api.training_job import CheckpointSpec, DataSpec, TrainingJobSpec
 
 Json = dict[str, Any]
 
 CREDENTIALS_FOLDER: Final = "/var/run/muster-store"
-CACHE_FOLDER: Final = "/var/run/muster-cache"
-CACHE_SOCKET: Final = f"{CACHE_FOLDER}/cache.sock"
+CACHE_SOCKET: Final = f"{CACHE_DIRECTORY}/cache.sock"
 CACHE_CLAIM: Final = "muster-cache"
 """The PersistentVolumeClaim of mode Claim, in each namespace of jobs."""
 _CACHE: Final = "muster-cache"
@@ -31,10 +32,20 @@ class CacheVolume(msgspec.Struct, frozen=True, kw_only=True):
         mode: hostPath mounts a folder of the node, which Pod Security baseline and restricted forbid. claim mounts the
             PersistentVolumeClaim `muster-cache` of the pod's namespace.
         folder: the folder on the node, for hostPath.
+        namespaces: for claim, the namespaces that have the claim. A pod whose claim is missing would never start.
     """
 
     mode: CacheMode
-    folder: str = CACHE_FOLDER
+    folder: str = CACHE_DIRECTORY
+    namespaces: tuple[str, ...] = ()
+
+    def reaches(self, namespace: str, allows_host_paths: bool) -> bool:
+        """Returns whether pods of a namespace can have this volume."""
+        return allows_host_paths if self.mode == "hostPath" else namespace in self.namespaces
+
+    def used_by(self, spec: TrainingJobSpec) -> bool:
+        """Returns whether a job reads or writes an object store. Others do not need the cache of their node."""
+        return any(is_store(url) for url in _urls(spec))
 
 
 def environment(spec: TrainingJobSpec, cache: CacheVolume | None) -> dict[str, str]:
@@ -63,7 +74,7 @@ def mounts(spec: TrainingJobSpec, cache: CacheVolume | None) -> list[Json]:
         if settings.credentials is not None
     ]
     if cache is not None:
-        found.append({"name": _CACHE, "mountPath": CACHE_FOLDER, "readOnly": True})
+        found.append({"name": _CACHE, "mountPath": CACHE_DIRECTORY, "readOnly": True})
     return found
 
 
@@ -79,6 +90,13 @@ def volumes(spec: TrainingJobSpec, cache: CacheVolume | None) -> list[Json]:
     elif cache is not None:
         found.append({"name": _CACHE, "hostPath": {"path": cache.folder, "type": "DirectoryOrCreate"}})
     return found
+
+
+def _urls(spec: TrainingJobSpec) -> Iterator[str]:
+    if spec.data is not None:
+        yield spec.data.url
+    if spec.checkpoint is not None:
+        yield spec.checkpoint.path
 
 
 def _stores(spec: TrainingJobSpec) -> Iterator[tuple[str, DataSpec | CheckpointSpec]]:
