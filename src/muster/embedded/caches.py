@@ -8,7 +8,8 @@ from pathlib import Path
 
 import aiohttp
 
-from muster.api.names import CACHE_CONFIG_MAP, CACHE_TICKET_KEY, SYSTEM_NAMESPACE
+from muster.api.cache_ticket import CACHE_CONFIG_MAP, TICKET_KEY
+from muster.api.names import SYSTEM_NAMESPACE
 from muster.embedded import programs
 from muster.embedded.layout import ClusterSpec, Layout
 from muster.kube.client import Client
@@ -16,7 +17,7 @@ from muster.kube.errors import ApiError
 from muster.kube.objects.core import ConfigMap
 
 _PERIOD_S = 0.1
-_TICKET_KEY_S = 10.0
+_TICKET_KEY_S = 3.0
 
 
 class NodeCaches:
@@ -28,14 +29,16 @@ class NodeCaches:
         self._waiting = set(range(spec.nodes)) if spec.has_caches else set()
         self._spec = spec
         self._add = add
-        self._ticket_key: Path | None = None
 
     async def run(self, client: Client) -> None:
         """Start the caches of nodes whose kubelet has created the folder for the socket. Ends with the last one."""
+        ticket_key = None
         while self._waiting:
-            for number in self.asked():
-                self._ticket_key = self._ticket_key or await self._read_ticket_key(client)
-                self._add(programs.cache(self._layout, self._spec, number, self._ticket_key))
+            asked = self.asked()
+            if asked and ticket_key is None:
+                ticket_key = await self._read_ticket_key(client)
+            for number in asked:
+                self._add(programs.cache(self._layout, self._spec, number, ticket_key))
                 self._waiting.discard(number)
             await asyncio.sleep(_PERIOD_S)
 
@@ -47,7 +50,7 @@ class NodeCaches:
     async def _read_ticket_key(self, client: Client) -> Path | None:
         """Write the key that verifies tickets of jobs to a file, and return its path.
 
-        The controller publishes the key when it begins to lead. Returns None if it has not done so within 10 s: the
+        The controller publishes the key when it begins to lead. Returns None if it has not done so within 3 s: the
         cache then identifies jobs by the user of their process.
         """
         loop = asyncio.get_running_loop()
@@ -55,7 +58,7 @@ class NodeCaches:
         while loop.time() < deadline:
             try:
                 found = await client.get(ConfigMap, CACHE_CONFIG_MAP, SYSTEM_NAMESPACE)
-                key = found.data.get(CACHE_TICKET_KEY, "")
+                key = found.data.get(TICKET_KEY, "")
             except (ApiError, OSError, aiohttp.ClientError):
                 key = ""
             if key:
@@ -65,7 +68,7 @@ class NodeCaches:
         return None
 
     def _written(self, key: str) -> Path | None:
-        path = self._layout.caches / CACHE_TICKET_KEY
+        path = self._layout.caches / TICKET_KEY
         try:
             path.write_text(key)
         except OSError as error:

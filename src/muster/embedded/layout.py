@@ -136,6 +136,7 @@ class CacheFolders:
         blocks: the stored blocks.
         sockets: the folder that pods see at `/var/run/muster-cache`. It exists once a pod has asked for the cache.
         socket: the socket that the cache opens for pods.
+        control: its socket for operators.
     """
 
     def __init__(self, root: Path) -> None:
@@ -143,6 +144,7 @@ class CacheFolders:
         self.blocks = root / "blocks"
         self.sockets = root / "run"
         self.socket = self.sockets / "cache.sock"
+        self.control = self.sockets / "control.sock"
 
 
 class Layout:

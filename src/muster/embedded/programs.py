@@ -60,6 +60,7 @@ def controller(spec: ClusterSpec, kubeconfig: Path) -> Program:
             f"--metrics-listen=127.0.0.1:{spec.health_port}",
             f"--muster-image={THIS_MACHINE}",
             "--teams",
+            *(["--cache-volume=hostPath"] if spec.has_caches else []),
         ],
     )
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.api.names import CACHE_CONFIG_MAP, CACHE_TICKET_KEY, SYSTEM_NAMESPACE
+from muster.api.cache_ticket import CACHE_CONFIG_MAP, TICKET_KEY
+from muster.api.names import SYSTEM_NAMESPACE
 from muster.embedded.caches import NodeCaches
 from muster.embedded.kubelet.cachesocket import cache_sockets
 from muster.embedded.layout import ClusterSpec, Layout
@@ -32,7 +33,7 @@ class Published:
         self.asked += 1
         if self.asked <= self._after:
             raise NotFound("not there yet")
-        return ConfigMap(metadata=ObjectMeta(name=name), data={CACHE_TICKET_KEY: "the key"})
+        return ConfigMap(metadata=ObjectMeta(name=name), data={TICKET_KEY: "the key"})
 
 
 def cluster(folder: Path, **spec: Any) -> tuple[Layout, ClusterSpec]:
