@@ -43,6 +43,7 @@ COMMANDS: dict[str, Entry] = {
     "stop": Entry("muster.cli.jobs.stop", "Suspend a job: its nodes are free, its state is kept.", JOBS),
     "resume": Entry("muster.cli.jobs.resume", "Let a stopped job continue from its last checkpoint.", JOBS),
     "delete": Entry("muster.cli.jobs.delete", "Delete jobs and everything they own.", JOBS),
+    "data": Entry("muster.cli.data.data", "List training data; show, fill and empty the caches of nodes.", JOBS),
     "teams": Entry("muster.cli.teams.teams", "Show what teams own, or what another configuration would change.", TEAMS),
     "capacity": Entry("muster.cli.teams.capacity", "Show each pool's nodes: healthy, owned, in use, idle.", TEAMS),
     "nodes": Entry("muster.cli.nodes.nodes", "Show nodes, one state each; why, history, quarantine, release.", TEAMS),

@@ -73,17 +73,63 @@ async def capture(client: Client, pod: Pod, arguments: Sequence[str]) -> tuple[i
     raise CliError("the connection to the pod broke before the command ended")
 
 
+class Dialogue:
+    """A running command that answers each line on its stdin with one line on its stdout."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._out, self._errors = bytearray(), bytearray()
+
+    async def ask(self, line: bytes) -> bytes:
+        """Send a line and return the answer, both without their ends.
+
+        Raises:
+            CliError: the command ended. The message has the end of its stderr.
+        """
+        for start in range(0, len(line), _CHUNK_BYTES):
+            await self._socket.send_bytes(bytes([_STDIN]) + line[start : start + _CHUNK_BYTES])
+        await self._socket.send_bytes(bytes([_STDIN]) + b"\n")
+        while b"\n" not in self._out:
+            message = await self._socket.receive()
+            data = message.data
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                raise CliError("the connection to the pod broke before the command answered")
+            if data and data[0] == _STDOUT:
+                self._out += data[1:]
+            elif data and data[0] == _STDERR:
+                self._errors = (self._errors + data[1:])[-_CHUNK_BYTES:]
+            elif data and data[0] == _STATUS:
+                status = exit_status(data[1:])
+                last = self._errors.decode(errors="replace").strip().rpartition("\n")[2]
+                raise CliError(f"the command ended with status {status}" + (f": {last}" if last else ""))
+        answer, _, rest = bytes(self._out).partition(b"\n")
+        self._out = bytearray(rest)
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def dialogue(client: Client, pod: Pod, container: str, arguments: Sequence[str]) -> AsyncIterator[Dialogue]:
+    """Run a command in a container while the block runs. Raises CliError if it could not be run."""
+    flags = {"stdin": "true", "stdout": "true", "stderr": "true", "tty": "false"}
+    async with _command(client, pod, flags, arguments, container) as socket:
+        yield Dialogue(socket)
+
+
 @contextlib.asynccontextmanager
 async def _command(
-    client: Client, pod: Pod, flags: Mapping[str, str], arguments: Sequence[str]
+    client: Client,
+    pod: Pod,
+    flags: Mapping[str, str],
+    arguments: Sequence[str],
+    container: str = WORKER_CONTAINER,
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """Start a command in the pod's worker.
+    """Start a command in a container of the pod.
 
     Raises:
         NotAllowed: RBAC forbids it. The request is a GET, so that every API server asks for the verb `get`; those of
             Kubernetes 1.35 and later also ask for `create` (AuthorizePodWebsocketUpgradeCreatePermission).
     """
-    query = urlencode([("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)])
+    query = urlencode([("container", container), *flags.items(), *(("command", part) for part in arguments)])
     path = f"{pod.RESOURCE.path(pod.namespace, pod.name, 'exec')}?{query}"
     try:
         async with client.websocket(path, protocols=(PROTOCOL,)) as socket:

@@ -1,0 +1,1 @@
+"""Commands about training data: `muster data ls|warm|status|evict`."""
