@@ -8,13 +8,19 @@ import sys
 import click
 from rich.logging import RichHandler
 
-from bench.data import figures, reading, stage
+from bench.data import figures, reading, saving, sharing, stage
 from bench.data.processes import Measured
 from bench.data.samples import FULL, QUICK
 from bench.report import console, emit
 from muster.controlplane.goprograms import NotBuiltError
 
-PARTS = {"cold": reading.cold, "warm": reading.warm}
+PARTS = {
+    "cold": reading.cold,
+    "warm": reading.warm,
+    "readers": sharing.readers,
+    "gang": sharing.gang,
+    "saves": saving.saves,
+}
 
 
 @click.command()

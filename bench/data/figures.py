@@ -8,12 +8,16 @@ from statistics import median
 from rich.table import Table
 
 from bench.data.processes import Measured
-from bench.report import Goal, Report, at_least, spread
+from bench.report import Goal, Report, at_least, at_most, spread
 
 Results = Mapping[str, Mapping[str, Sequence[Measured]]]
 """Part, side, repetitions."""
 
 COLD_SHARE_MIN = 0.9
+WARM_SHARE_MIN = 0.8
+BLOCKED_SHARE_MAX = 0.05
+DOWNLOADS_MAX = {"readers": 1.01, "gang": 1.1}
+"""Bytes that the bucket sends for each byte of the shards; headers of answers and the index come on top."""
 
 
 def ratios(side: Sequence[Measured], limit: Sequence[Measured]) -> list[float]:
@@ -37,8 +41,19 @@ def report(results: Results, total_bytes: int) -> Report:
             spread(f"{name}_mb_per_s", [each.mb_per_s for each in repetitions], figures)
             spread(f"{name}_cpu_s_per_gb", [each.cpu_s_per_gb for each in repetitions], figures)
             spread(f"{name}_peak_mb", [each.peak_mb for each in repetitions], figures)
+            if downloads := [each.downloads for each in repetitions if each.downloads]:
+                spread(f"{name}_downloads", downloads, figures)
     if "cold" in results:
         goals += _cold(results["cold"], figures)
+    if "warm" in results:
+        goals += _warm(results["warm"], figures)
+    if "saves" in results:
+        goals += _saves(results["saves"], figures)
+    goals += [
+        at_most(text, DOWNLOADS_MAX[part], max((each.downloads for each in side), default=None))
+        for part, text in (("readers", "readers of a node, downloads"), ("gang", "gang, downloads of the bucket"))
+        for side in results.get(part, {}).values()
+    ]
     return Report("data", figures, goals)
 
 
@@ -47,6 +62,21 @@ def _cold(sides: Mapping[str, Sequence[Measured]], figures: dict[str, float]) ->
     for name in sides:
         spread(f"cold_{name}_share", ratios(sides[name], limit), figures)
     return [at_least("cold streaming, share of obstore alone", COLD_SHARE_MIN, figures.get("cold_muster_stream_share"))]
+
+
+def _warm(sides: Mapping[str, Sequence[Measured]], figures: dict[str, float]) -> list[Goal]:
+    for name in sides:
+        spread(f"warm_{name}_share", ratios(sides[name], sides["plain_files"]), figures)
+    return [at_least("warm, share of a plain file read", WARM_SHARE_MIN, figures.get("warm_cached_files_share"))]
+
+
+def _saves(sides: Mapping[str, Sequence[Measured]], figures: dict[str, float]) -> list[Goal]:
+    for name, side in sides.items():
+        spread(f"saves_{name}_blocked_s", [each.blocked_s for each in side], figures)
+    pairs = zip(sides["muster_background_save"], sides["muster_save"], strict=True)
+    spread("saves_blocked_share", [late.blocked_s / whole.blocked_s for late, whole in pairs], figures)
+    name = "background save, blocked share of a save in the foreground"
+    return [at_most(name, BLOCKED_SHARE_MAX, figures.get("saves_blocked_share"))]
 
 
 def tables(results: Results) -> list[Table]:

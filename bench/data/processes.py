@@ -29,6 +29,8 @@ class Measured(msgspec.Struct, frozen=True):
     peak_mb: float
     grown_mb: float
     """How much the peak of its memory grew after imports."""
+    downloads: float = 0.0
+    """Bytes that the bucket sent for each byte of the shards."""
     blocked_s: float = 0.0
     """Saves: how long the training loop waited."""
 

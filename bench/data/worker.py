@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -183,13 +184,14 @@ def muster_store(settings: Settings) -> Run:
 def cached_files(settings: Settings) -> Run:
     """Shards through the node cache, a MiB at a time into one buffer, as plain_files."""
     from muster.sdk.data.access import access_from
-    from muster.sdk.data.cache_client import CacheClient
+    from muster.sdk.data.cache_client import cache_from_environment
     from muster.sdk.data.stores import open_store
 
     access = access_from("MUSTER_DATA")
     store = open_store(settings["url"], access)
     known = [store.head(key) for key in settings["keys"]]
-    client = CacheClient(os.environ["MUSTER_CACHE_SOCKET"])
+    client = cache_from_environment()
+    assert client is not None
     buffer = bytearray(CHUNK_BYTES)
 
     def run() -> Done:
@@ -201,6 +203,33 @@ def cached_files(settings: Settings) -> Run:
         return total, 0
 
     return run
+
+
+def saving(settings: Settings, background: bool) -> Run:
+    """Saves a state of pseudo-random bytes; each save begins when the one before has ended."""
+    import muster
+
+    state = bytearray(os.urandom(CHUNK_BYTES)) * (settings["state_bytes"] // CHUNK_BYTES)
+
+    def write(path: str) -> None:
+        with open(path, "wb", buffering=0) as file:
+            for start in range(0, len(state), CHUNK_BYTES):
+                file.write(memoryview(state)[start : start + CHUNK_BYTES])
+
+    def run() -> Done:
+        for step in range(settings["saves"]):
+            began = time.monotonic()
+            saved = muster.save_checkpoint(step, write, background=background)
+            blocked_s.append(time.monotonic() - began)
+            if background:
+                saved.wait()
+        return len(state) * settings["saves"], 0
+
+    return run
+
+
+blocked_s: list[float] = []
+"""How long each save kept the program from going on."""
 
 
 def counted(sizes: Iterator[int]) -> Done:
@@ -217,6 +246,8 @@ SIDES: dict[str, Callable[[Settings], Run]] = {
     "muster_store": muster_store,
     "muster_stream": muster_stream,
     "cached_files": cached_files,
+    "muster_save": lambda settings: saving(settings, background=False),
+    "muster_background_save": lambda settings: saving(settings, background=True),
     "boto3": boto3_whole,
     "s3torchconnector": s3torchconnector,
     "mosaicml_streaming": mosaicml_streaming,
@@ -254,6 +285,7 @@ def main() -> None:
         "cpu_s": cpu_s() - cpu,
         "peak_mb": peak_mb(),
         "grown_mb": peak_mb() - before_mb,
+        "blocked_s": statistics.median(blocked_s) if blocked_s else 0.0,
     }
     print(json.dumps(done), flush=True)
 
