@@ -17,7 +17,7 @@ class Block(NamedTuple):
         key: the object's key in the bucket.
         version: its ETag, or its version ID.
         size_bytes: of the object. It is part of the name, so a wrong size never yields the bytes of another block.
-        index: number of the block.
+        number: of the block, from 0.
         scope: the job that alone may read it; "" for a block that came from the store itself.
     """
 
@@ -25,7 +25,7 @@ class Block(NamedTuple):
     key: str
     version: str
     size_bytes: int
-    index: int
+    number: int
     scope: str = ""
 
     @property
@@ -36,12 +36,12 @@ class Block(NamedTuple):
     @property
     def start(self) -> int:
         """Offset of the block's first byte in the object."""
-        return block_range(self.size_bytes, self.index).start
+        return block_range(self.size_bytes, self.number).start
 
     @property
     def length(self) -> int:
         """Number of bytes."""
-        return block_range(self.size_bytes, self.index).length
+        return block_range(self.size_bytes, self.number).length
 
     @property
     def object(self) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from muster.sdk.data.wire import MAX_FRAME_BYTES, Message, ProtocolError, body_length, decode, encode, give_descriptors
+from muster.sdk.data.wire import MAX_FRAME_BYTES, Message, body_length, decode, encode, give_descriptors
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred`: process, user and group (unix(7), SO_PEERCRED)."""
@@ -36,7 +36,10 @@ class Channel:
         return decode(await self._exactly(body_length(await self._exactly(4))))
 
     async def copy(self, count: int, write: Callable[[memoryview], object], part_s: float) -> None:
-        """Pass `count` raw bytes to `write`, each part within `part_s` seconds. Raises EOFError, TimeoutError, OSError."""
+        """Pass `count` raw bytes to `write`, each part within `part_s` seconds.
+
+        Raises EOFError, TimeoutError, OSError, and what `write` raises.
+        """
         buffer = memoryview(bytearray(min(count, MAX_FRAME_BYTES)))
         while count > 0:
             got = await asyncio.wait_for(
@@ -79,11 +82,13 @@ class Channel:
         watched = os.dup(self._connection.fileno())
         ready: asyncio.Future[None] = self._loop.create_future()
         try:
-            self._loop.add_writer(watched, lambda: ready.done() or ready.set_result(None))
+            self._loop.add_writer(watched, _wake, ready)
             await ready
         finally:
             self._loop.remove_writer(watched)
             os.close(watched)
 
 
-__all__ = ["Channel", "ProtocolError"]
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

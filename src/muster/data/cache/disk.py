@@ -145,7 +145,10 @@ class Disk:
         return opened
 
     async def reserve(self, area: str, count: int) -> None:
-        """Make room for a file of `count` bytes, with footer. The caller ends it with `release`. Raises DiskBypassed."""
+        """Make room for a file of `count` bytes, with its footer. The caller ends it with `release`.
+
+        Raises DiskBypassed.
+        """
         if not self.health.usable:
             raise DiskBypassed(self.health.reason)
         if area == SHARDS and self.used[SHARDS] + count > self.limits.size_bytes * self.limits.protected_fraction:

@@ -184,5 +184,5 @@ def _about(block: Block) -> dict[str, str | int]:
         "key": block.key,
         "version": block.version,
         "size": block.size_bytes,
-        "index": block.index,
+        "block": block.number,
     }

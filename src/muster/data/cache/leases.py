@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 MAX_LEASES: Final = 32
-"""Of a connection. A reader that takes more loses the oldest: its descriptor stays valid, but the file may be evicted."""
+"""Of a connection. With one more, the oldest ends: its descriptor stays valid, but the file may be evicted."""
 
 
 class Leases:

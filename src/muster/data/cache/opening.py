@@ -11,23 +11,14 @@ from urllib.parse import urlsplit
 
 from muster.data.cache.blocks import StoreIdentity
 from muster.sdk.data.access import Access
+from muster.sdk.data.credentials import Given
 from muster.sdk.data.errors import WrongStore
+from muster.sdk.data.location import parse_location
 from muster.sdk.data.store import Store
+from muster.sdk.data.stores import open_store
 
 SCHEMES: Final = ("s3", "gs", "az")
-CREDENTIALS: Final = frozenset(
-    {
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "AWS_EXPIRATION",
-        "GOOGLE_SERVICE_ACCOUNT_KEY",
-        "AZURE_STORAGE_ACCOUNT_NAME",
-        "AZURE_STORAGE_ACCOUNT_KEY",
-        "AZURE_STORAGE_SAS_TOKEN",
-    }
-)
-"""Names of the values that a reader may send."""
+_ANONYMOUS: Final = {"s3": "AWS_SKIP_SIGNATURE", "gs": "GOOGLE_SKIP_SIGNATURE", "az": "AZURE_SKIP_SIGNATURE"}
 _AMBIENT: Final = ("AWS_", "GOOGLE_", "AZURE_")
 _REGION: Final = re.compile(r"[a-z0-9-]{0,64}")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,221}")
@@ -71,13 +62,19 @@ def place_of(store: Mapping[str, str], credentials: Mapping[str, str], schemes: 
     return Place(identity, parts.path.strip("/"))
 
 
-def open_place(place: Place, credentials: Mapping[str, str], deadline_s: float) -> Store:
-    """Open the whole bucket. May import and connect, so it runs in a thread. Raises StoreError."""
-    from muster.sdk.data.stores import open_store
+def open_place(place: Place, credentials: Mapping[str, str], deadline_s: float, proxy_url: str = "") -> Store:
+    """Open the whole bucket with these credentials, or without any: never with those of the node.
 
+    May import and connect, so it runs in a thread. Raises StoreError.
+    """
     identity = place.identity
-    url = f"{identity.scheme}://{identity.bucket}"
-    return open_store(url, Access(identity.endpoint, identity.region, ""), deadline_s=deadline_s)
+    if identity.scheme == "file":
+        return open_store(identity.bucket)
+    from muster.sdk.data.obstore_store import ObstoreStore
+
+    given = dict(credentials) if any(credentials.values()) else {_ANONYMOUS[identity.scheme]: "true"}
+    location = parse_location(f"{identity.scheme}://{identity.bucket}")
+    return ObstoreStore(location, Access(identity.endpoint, identity.region), deadline_s, Given(given), proxy_url)
 
 
 def _endpoint(endpoint: str, url: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -29,17 +30,7 @@ SOCKET: Final = "cache.sock"
 CONTROL_SOCKET: Final = "control.sock"
 _SWEEP_S: Final = 1.0
 _STALLED_S: Final = 120.0
-_UNITS: Final = {
-    "": 1,
-    "k": 1000,
-    "M": 1000**2,
-    "G": 1000**3,
-    "T": 1000**4,
-    "Ki": 1 << 10,
-    "Mi": 1 << 20,
-    "Gi": 1 << 30,
-    "Ti": 1 << 40,
-}
+_POWERS: Final = "kMGT"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     read_dir: Path | None
     metrics: tuple[str, int] | None
+    ticket_key: Path | None
     schemes: frozenset[str]
 
 
@@ -129,13 +121,15 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         "--floor",
         default="20%",
         type=_floor,
-        help="what stays free on the disk: bytes or a percentage, above the kubelet's eviction thresholds (default: 20%%)",
+        help="free disk space, in bytes or percent; above the kubelet's eviction thresholds (default: 20%%)",
     )
     parser.add_argument(
         "--memory", type=_size, default=_size("512Mi"), help="for blocks while the disk is not used (default: 512Mi)"
     )
     parser.add_argument("--address", default="", metavar="IP:PORT", help="where peers reach this cache")
-    parser.add_argument("--listen", type=_address, metavar="HOST:PORT", help="serve /healthz and /metrics")
+    parser.add_argument("--metrics-port", type=int, metavar="P", help="serve /healthz and /metrics on this port")
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="on this address (default: 127.0.0.1)")
+    parser.add_argument("--ticket-key", type=Path, metavar="FILE", help="public keys that verify tickets of jobs")
     parser.add_argument(
         "--local-stores", action="store_true", help="also serve file:// stores, with the rights of this process"
     )
@@ -149,27 +143,22 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         memory_bytes=given.memory,
         address=given.address,
         read_dir=given.read_dir,
-        metrics=given.listen,
+        metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
+        ticket_key=given.ticket_key,
         schemes=frozenset({*SCHEMES, "file"} if given.local_stores else SCHEMES),
     )
 
 
 def _size(text: str) -> int:
-    digits = text.rstrip("kMGTi")
-    unit = text[len(digits) :]
-    if not digits.isdigit() or unit not in _UNITS:
+    found = re.fullmatch(r"(\d+)(?:([kMGT])(i?))?", text)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 100Gi")
-    return int(digits) * _UNITS[unit]
+    power = _POWERS.index(found[2]) + 1 if found[2] else 0
+    step: int = 1024 if found[3] else 1000
+    return int(found[1]) * step**power  # type: ignore[no-any-return]
 
 
 def _floor(text: str) -> tuple[int, float]:
     if text.endswith("%") and text[:-1].isdigit() and int(text[:-1]) < 100:
         return 0, int(text[:-1]) / 100
     return _size(text), 0.0
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)

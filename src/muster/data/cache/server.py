@@ -7,7 +7,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -132,11 +133,12 @@ def _report(result: object) -> None:
     """Log unexpected errors of a connection by their type alone: texts may hold what the client sent."""
     expected = (asyncio.CancelledError, EOFError, OSError, ProtocolError, TimeoutError)
     if isinstance(result, BaseException) and not isinstance(result, expected):
-        log.error("a connection failed: %s", type(result).__name__, exc_info=(type(result), None, result.__traceback__))
+        where = traceback.extract_tb(result.__traceback__)[-1]
+        log.error("a connection failed: %s at %s:%s", type(result).__name__, where.filename, where.lineno)
 
 
 @contextlib.contextmanager
-def listening(path: Path, mode: int):  # type: ignore[no-untyped-def]
+def listening(path: Path, mode: int) -> Iterator[socket.socket]:
     """Listen at `path`. The socket replaces the one of an earlier process, without a moment in which none exists."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     own = path.with_name(f".{path.name}.{os.getpid()}")
@@ -151,6 +153,3 @@ def listening(path: Path, mode: int):  # type: ignore[no-untyped-def]
     finally:
         listener.close()
         own.unlink(missing_ok=True)
-
-
-__all__ = ["Awaitable", "Server", "listening"]

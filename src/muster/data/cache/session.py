@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,9 +15,10 @@ from muster.data.cache.downloads import Request
 from muster.data.cache.fetch import Got
 from muster.data.cache.leases import MAX_LEASES
 from muster.data.cache.memory import MemoryFile
-from muster.data.cache.opening import CREDENTIALS, Place, open_place, place_of
+from muster.data.cache.opening import Place, open_place, place_of
 from muster.data.cache.requests import BadRequest, NotPermitted
 from muster.data.cache.trust import Who
+from muster.sdk.data.credentials import NAMES
 from muster.sdk.data.store import ObjectInfo, Store
 from muster.sdk.data.wire import VERSION, Message, block_range
 
@@ -190,12 +191,10 @@ def _ok(**fields: object) -> Reply:
 
 
 def _known(credentials: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in credentials.items() if name in CREDENTIALS}
+    return {name: value for name, value in credentials.items() if name in NAMES}
 
 
 def _drop(got: Got) -> None:
-    import os
-
     os.close(got.descriptor)
     if got.memory is not None:
         got.memory.release()
@@ -223,4 +222,4 @@ _OPERATIONS: Final[dict[str, Callable[[Session, Message], Awaitable[Reply | None
     "status": Session._status,
 }
 
-__all__ = ["Reply", "Session", "contextlib"]
+__all__ = ["Reply", "Session"]

@@ -8,9 +8,10 @@ import os
 import socket
 import threading
 import time
-from typing import Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 from muster.sdk.data.access import Access
+from muster.sdk.data.credentials import NAMES, Credentials, read_credentials
 from muster.sdk.data.store import Store
 from muster.sdk.data.wire import (
     BLOCK_BYTES,
@@ -31,20 +32,14 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _CONNECTIONS = 8
 _OPEN_BLOCKS = 2
-_NAMES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_EXPIRATION",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-)
 
 
 class CacheUnavailable(Exception):
-    """The node cache did not give the bytes; the bucket may. `code` is one of `wire.ErrorCode`, or "" without answer."""
+    """The node cache did not give the bytes; the bucket may.
+
+    Attributes:
+        code: one of `wire.ErrorCode`; "" if the cache did not answer.
+    """
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -264,6 +259,12 @@ class CachedObject(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
+    def readall(self) -> bytes:
+        """Read the rest of the object. Errors as for `readinto`."""
+        data = self.pread(self.size_bytes - self._position, self._position)
+        self._position += len(data)
+        return data
+
     def pread(self, length: int, offset: int) -> bytes:
         """Return bytes at an offset; fewer only at the end of the object. Thread-safe. Errors as for `readinto`."""
         parts = []
@@ -334,14 +335,5 @@ def _end(block: _OpenBlock) -> None:
 
 def _credentials(access: Access) -> dict[str, str]:
     """The values to send: those of the folder, else those of the environment."""
-    found = {}
-    for name in _NAMES:
-        if access.credentials_dir:
-            try:
-                with open(os.path.join(access.credentials_dir, name), encoding="utf-8") as file:
-                    found[name] = file.read().strip()
-            except OSError:
-                continue
-        elif os.environ.get(name):
-            found[name] = os.environ[name]
-    return found
+    found = read_credentials(access.credentials_dir) if access.credentials_dir else Credentials(dict(os.environ))
+    return {name: value for name, value in ((name, found.get(name)) for name in NAMES) if value}

@@ -63,3 +63,34 @@ def fingerprint(folder: str) -> tuple[object, ...]:
             status = os.stat(os.path.join(folder, name))
             found.append((name, status.st_ino, status.st_mtime_ns, status.st_size))
     return tuple(found)
+
+
+class Folder:
+    """Credentials in the folder of a mounted Secret."""
+
+    def __init__(self, folder: str) -> None:
+        self.name = folder
+
+    def read(self) -> Credentials:
+        """Read the files. Raises OSError if the folder cannot be read."""
+        return read_credentials(self.name)
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """A value that differs when the files may have changed."""
+        return fingerprint(self.name)
+
+
+class Given(Folder):
+    """Credentials that a program received, and keeps in memory only."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        super().__init__("the credentials of this request")
+        self._values = {name: value for name, value in values.items() if name in NAMES}
+
+    def read(self) -> Credentials:
+        """Return the values."""
+        return Credentials(self._values)
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Always the same: other values need another object."""
+        return ()

@@ -16,7 +16,7 @@ import weakref
 from typing import Any, ClassVar
 
 from muster.sdk.data.access import Access
-from muster.sdk.data.credentials import Credentials, fingerprint, read_credentials
+from muster.sdk.data.credentials import Credentials, Folder
 from muster.sdk.data.errors import StoreError, WrongStore
 from muster.sdk.data.location import Location
 
@@ -41,8 +41,12 @@ class _Runtime:
 class Clients:
     """obstore's clients by the timeout of one request, because obstore fixes the timeout when it makes a client."""
 
-    def __init__(self, location: Location, access: Access) -> None:
-        self._location, self._access = location, access
+    def __init__(
+        self, location: Location, access: Access, credentials: Folder | None = None, proxy_url: str = ""
+    ) -> None:
+        self._location, self._access, self._proxy_url = location, access, proxy_url
+        folder = Folder(access.credentials_dir) if access.credentials_dir else None
+        self._source = folder if credentials is None else credentials
         self._lock = threading.Lock()
         self._clients: dict[tuple[float, int], Any] = {}
         _ALL.add(self)
@@ -50,7 +54,7 @@ class Clients:
         self._fingerprint: tuple[object, ...] = ()
         self._looked = 0.0
         self.endpoint = _endpoint(location, access)
-        if access.credentials_dir:
+        if self._source is not None:
             self.reload()
 
     def get(self, timeout_s: float, retries: int = 0) -> Any:
@@ -74,13 +78,13 @@ class Clients:
 
     def reload(self) -> bool:
         """Read the credentials again. Returns whether they changed. Without a folder, drop cached tokens."""
-        folder = self._access.credentials_dir
+        source = self._source
         with self._lock:
-            if not folder:
+            if source is None:
                 self._clients = {}
                 return False
             try:
-                found, self._fingerprint = read_credentials(folder), fingerprint(folder)
+                found, self._fingerprint = source.read(), source.fingerprint()
             except OSError as error:
                 problem = error.strerror or type(error).__name__
             else:
@@ -89,7 +93,7 @@ class Clients:
                     self._credentials, self._clients = found, {}
                 return changed
         raise WrongStore(
-            f"{self._location.url}: cannot read the credentials in {folder} ({problem}). "
+            f"{self._location.url}: cannot read the credentials in {source.name} ({problem}). "
             "Name a Secret that exists, and mount it there",
             self._location.url,
             reason="NoCredentials",
@@ -106,10 +110,10 @@ class Clients:
             self._clients = {}
 
     def _look_at_files(self) -> None:
-        folder, now = self._access.credentials_dir, time.monotonic()
-        if folder and now - self._looked >= _LOOK_AT_FILES_EVERY_S:
+        source, now = self._source, time.monotonic()
+        if source is not None and now - self._looked >= _LOOK_AT_FILES_EVERY_S:
             self._looked = now
-            if fingerprint(folder) != self._fingerprint:
+            if source.fingerprint() != self._fingerprint:
                 self.reload()
 
     def _make(self, timeout_s: float, retries: int) -> Any:
@@ -127,6 +131,8 @@ class Clients:
                 "retry_timeout": datetime.timedelta(seconds=timeout_s),
             },
         }
+        if self._proxy_url:
+            common["client_options"]["proxy_url"] = self._proxy_url
         make = {"s3": self._s3, "gs": self._gcs, "az": self._azure}[self._location.scheme]
         return make(obstore.store, common)
 
@@ -139,7 +145,7 @@ class Clients:
         found = self._credentials
         if _true(found.get("AWS_SKIP_SIGNATURE")):
             config["skip_signature"] = True
-        elif self._access.credentials_dir:
+        elif self._source is not None:
             common["credential_provider"] = _S3Credentials(
                 self._required("AWS_ACCESS_KEY_ID"),
                 self._required("AWS_SECRET_ACCESS_KEY"),
@@ -153,7 +159,7 @@ class Clients:
             config["base_url"] = self.endpoint
         if _true(self._credentials.get("GOOGLE_SKIP_SIGNATURE")):
             config["skip_signature"] = True
-        elif self._access.credentials_dir:
+        elif self._source is not None:
             config["service_account_key"] = self._required("GOOGLE_SERVICE_ACCOUNT_KEY")
         return module.GCSStore(self._location.bucket, config=config, **common)
 
@@ -169,7 +175,7 @@ class Clients:
             config["skip_signature"] = True
         elif found.get("AZURE_STORAGE_SAS_TOKEN"):
             common["credential_provider"] = _AzureCredentials("sas_token", found.get("AZURE_STORAGE_SAS_TOKEN"))
-        elif self._access.credentials_dir:
+        elif self._source is not None:
             key = self._required("AZURE_STORAGE_ACCOUNT_KEY")
             common["credential_provider"] = _AzureCredentials("access_key", key)
         return module.AzureStore(self._location.bucket, config=config, **common)
@@ -177,7 +183,7 @@ class Clients:
     def _required(self, name: str) -> str:
         value = self._credentials.get(name)
         if not value:
-            url, folder = self._location.url, self._access.credentials_dir
+            url, folder = self._location.url, self._source.name if self._source is not None else ""
             raise WrongStore(
                 f"{url}: {folder} has no file {name}: add this key to the Secret", url, reason="WrongCredentials"
             )

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Callable, Iterator, TypeVar
 from muster.sdk.data import failures
 from muster.sdk.data.access import Access
 from muster.sdk.data.attempts import Attempts
+from muster.sdk.data.credentials import Folder
 from muster.sdk.data.deadline import Deadline
 from muster.sdk.data.errors import AlreadyExists, NotFound, ObjectChanged, StoreError, WrongStore
 from muster.sdk.data.failures import Failure
@@ -44,15 +45,24 @@ class ObstoreStore(Store):
         access: endpoint, region and folder of credentials.
         deadline_s: time for each call, in which it repeats temporary failures. Calls that move many bytes get a second
             more for each MiB.
+        credentials: used instead of those that `access` names.
+        proxy_url: all requests pass through this proxy.
     """
 
-    def __init__(self, location: Location, access: Access, deadline_s: float) -> None:
+    def __init__(
+        self,
+        location: Location,
+        access: Access,
+        deadline_s: float,
+        credentials: Folder | None = None,
+        proxy_url: str = "",
+    ) -> None:
         import obstore
 
         self._obstore: Any = obstore
         self._location, self._deadline_s = location, deadline_s
         self.url = location.url
-        self._clients = Clients(location, access)
+        self._clients = Clients(location, access, credentials, proxy_url)
         self._attempts = Attempts(self._clients, self.url, access)
         self._bucket_seen = False
 

@@ -7,27 +7,27 @@ A frame is a 4-byte big-endian length and a JSON object. Descriptors travel besi
 A connection is one reader of one job in one object store. It begins with `hello`. Its leases and its credentials end
 with it.
 
-| op | request | answer |
-|---|---|---|
-| `hello` | `version`, `store {url, endpoint, region}`, `credentials {NAME: value}`, `ticket`, `purpose` | `version`, `node`, `state` (`ok` or `bypass`), `job` |
-| `credentials` | `credentials` | |
-| `block` | `key`, `etag`, `size` (of the object), `index`, `deadline_s` | one descriptor, `length`, `sha256`, `source` (`disk`, `peer`, `bucket`), `lease` |
-| `done` | `leases` | none |
-| `warm` | as `block` | `length`, `source`; no descriptor |
-| `head` | `key` | `size`, `etag`, `version`, `modified` |
-| `list` | `prefix`, `after` (the last key of the previous page) | `objects` (`key`, `size`, `etag`, `modified`), `more` |
-| `put` | `key`, `size`, `create_only`; `size` raw bytes follow the frame | `size`, `etag`, `version` |
-| `delete` | `key` | |
-| `status` | | see `STATUS` |
+- `hello`: `version`, `store {url, endpoint, region}`, `credentials {NAME: value}`, `ticket`.
+  Answer: `version`, `node`, `state` ("ok" or "bypass"), `job`.
+- `credentials`: `credentials`, which replace those of `hello`.
+- `block`: `key`, `etag`, `size` (of the object), `index`, `deadline_s`.
+  Answer: a read-only descriptor, `length`, `sha256`, `source` ("disk", "peer" or "bucket"), `lease`.
+- `done`: `leases`. No answer.
+- `warm`: as `block`. Answer: `length`, `source`; no descriptor.
+- `head`: `key`. Answer: `size`, `etag`, `version`, `modified`.
+- `list`: `prefix`, `after` (the last key of the previous page).
+  Answer: `objects` (each `key`, `size`, `etag`, `modified`), `more`.
+- `put`: `key`, `size`, `create_only`; then `size` raw bytes. Answer: `size`, `etag`, `version`.
+- `delete`: `key`.
+- `status`, also without `hello`. Answer: the fields of `STATUS`.
 
-The control socket (mode 0600) has the same operations, and these without `hello`:
+The control socket (mode 0600) has the same operations, and these, which need no `hello`:
 
-| op | request | answer |
-|---|---|---|
-| `status` | | also the figures of all jobs |
-| `ls` | `prefix`, `after` | `objects` (`store`, `key`, `etag`, `size`, `cached`, `blocks`, `used`), `more`, `next` |
-| `evict` | `store` (text of `ls`), `prefix`; both "" for all | `blocks`, `bytes`, `kept` (blocks in use) |
-| `rate` | `job`, `bytes_per_s` (0: no limit) | |
+- `status` has the figures of all jobs.
+- `ls`: `prefix`, `after` (`next` of the previous page).
+  Answer: `objects` (each `store`, `key`, `etag`, `size`, `blocks`, `cached_bytes`, `in_use`), `more`, `next`.
+- `evict`: `store` (as `ls` writes it), `prefix`; "" means all. Answer: `blocks`, `bytes`, `kept` (blocks in use).
+- `rate`: `job`, `bytes_per_s` (0: no limit).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import json
 import os
 import socket
 import struct
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence
 
 VERSION = 1
 BLOCK_BYTES = 32 << 20
