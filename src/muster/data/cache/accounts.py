@@ -14,8 +14,9 @@ SOURCES: Final = ("bucket", "peer", "disk")
 
 
 class Account(msgspec.Struct):
-    """Figures of one job: bytes that its readers received, by source, and open connections."""
+    """Figures of one job: its name, bytes that its readers received, by source, and open connections."""
 
+    name: str = OTHER
     bucket: int = 0
     peer: int = 0
     disk: int = 0
@@ -29,12 +30,12 @@ class Accounts:
         self._lock = threading.Lock()
         self._jobs: dict[str, Account] = {OTHER: Account()}
 
-    def enter(self, job: str) -> None:
-        """Count a new reader of the job."""
+    def enter(self, job: str, name: str) -> None:
+        """Count a new reader of the job; `name` is for people."""
         with self._lock:
             if job not in self._jobs:
                 self._make_room()
-            account = self._jobs.pop(job, None) or (Account() if len(self._jobs) <= MAX_JOBS else None)
+            account = self._jobs.pop(job, None) or (Account(name) if len(self._jobs) <= MAX_JOBS else None)
             if account is not None:
                 self._jobs[job] = account
                 account.readers += 1

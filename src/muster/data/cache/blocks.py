@@ -43,6 +43,10 @@ class Block(NamedTuple):
         """Number of bytes."""
         return block_range(self.size_bytes, self.number).length
 
+    def scoped(self, job: str) -> Block:
+        """The same block, as a file that only this job may read."""
+        return self._replace(scope=job)
+
     @property
     def object(self) -> tuple[str, str, str]:
         """The object's version: its store, key and version. Rights are granted for it."""
@@ -68,7 +72,7 @@ class StoreIdentity(NamedTuple):
 
     @property
     def text(self) -> str:
-        """One line that tells stores apart, for names of blocks and for `muster data ls`."""
+        """Unique text of the store, for names of blocks and for `muster data ls`."""
         place = f"{self.scheme}://{self.bucket}"
         hints = [hint for hint in (self.endpoint, self.region, self.account) if hint]
         return f"{place} ({', '.join(hints)})" if hints else place

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from muster.sdk.data.wire import MAX_FRAME_BYTES, Message, body_length, decode, encode, give_descriptors
@@ -25,6 +25,8 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
+        self._resumed = asyncio.Event()
+        self._sending = asyncio.Lock()
 
     def peer_uid(self) -> int:
         """User ID of the process that connected, as the kernel saw it."""
@@ -35,7 +37,16 @@ class Channel:
         """Return the next message. Raises EOFError, ProtocolError, OSError."""
         return decode(await self._exactly(body_length(await self._exactly(4))))
 
-    async def copy(self, count: int, write: Callable[[memoryview], object], part_s: float) -> None:
+    async def paused(self) -> None:
+        """Wait until `resume` is called: the client sends raw bytes, which another task receives."""
+        await self._resumed.wait()
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        """Let the task that receives messages continue."""
+        self._resumed.set()
+
+    async def copy(self, count: int, write: Callable[[memoryview], Awaitable[None]], part_s: float) -> None:
         """Pass `count` raw bytes to `write`, each part within `part_s` seconds.
 
         Raises EOFError, TimeoutError, OSError, and what `write` raises.
@@ -47,21 +58,22 @@ class Channel:
             )
             if not got:
                 raise EOFError
-            write(buffer[:got])
+            await write(buffer[:got])
             count -= got
 
     async def send(self, message: Message, descriptor: int = -1) -> None:
         """Send a message, and a descriptor beside it. Raises OSError, ProtocolError."""
         frame = encode(message)
         ancillary = give_descriptors([descriptor] if descriptor >= 0 else [])
-        while True:
-            try:
-                sent = self._connection.sendmsg([frame], ancillary)
-                break
-            except BlockingIOError:
-                await self._writable()
-        if sent < len(frame):
-            await self._loop.sock_sendall(self._connection, frame[sent:])
+        async with self._sending:
+            while True:
+                try:
+                    sent = self._connection.sendmsg([frame], ancillary)
+                    break
+                except BlockingIOError:
+                    await self._writable()
+            if sent < len(frame):
+                await self._loop.sock_sendall(self._connection, frame[sent:])
 
     def close(self) -> None:
         """Close the connection."""

@@ -30,6 +30,9 @@ _THREADS: Final = 4
 _HANG_FACTOR: Final = 4
 """An operation that takes so many times the slow limit is given up."""
 _TRIAL_BYTES: Final = 4 << 20
+_FOOTERS: Final = 1000
+"""Footers that are read at once, for a list of the cache."""
+_FOOTERS_S: Final = 60.0
 _MEASURE_S: Final = 1.0
 """The free space is measured again after this time."""
 
@@ -177,6 +180,16 @@ class Disk:
         self.entries[area][footer.name] = Entry(size, footer, stamp)
         self.used[area] += size
         self.free_bytes -= size
+
+    async def footers(self, area: str) -> list[tuple[str, Footer]]:
+        """Names and footers of all files, of which some may not be verified yet. Raises DiskBypassed."""
+        unread = [name for name, entry in self.entries[area].items() if entry.footer is None]
+        for start in range(0, len(unread), _FOOTERS):
+            names = unread[start : start + _FOOTERS]
+            for name, footer in (await self.call(lambda: self.folder.footers(area, names), 0, _FOOTERS_S)).items():  # noqa: B023
+                if name in self.entries[area]:
+                    self.entries[area][name].footer = footer
+        return [(name, entry.footer) for name, entry in self.entries[area].items() if entry.footer is not None]
 
     def discard(self, partial: Partial) -> None:
         """Remove a temporary file in the background. The next start removes what the disk does not."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, Final, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
 
 from muster.data.cache.accounts import Accounts
 from muster.data.cache.blocks import Block
@@ -17,7 +18,8 @@ from muster.sdk.data.store import Store
 MAX_DOWNLOADS: Final = 16
 _THREADS: Final = 48
 """More than downloads: a thread that hangs in a system call is left behind."""
-_PEER_S: Final = 5.0
+_PEERS_S: Final = 20.0
+"""All peers together; then the bucket is asked."""
 _BASE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1 << 20
 
@@ -26,12 +28,24 @@ class Busy(Exception):
     """A limit of the daemon is reached. The reader uses the bucket."""
 
 
+class NoPeer(Exception):
+    """No peer provided the block."""
+
+
 class Request(NamedTuple):
-    """A download: the block, the store with a reader's credentials, and the job that pays."""
+    """A download of a block. A block with a scope comes from peers, others from the bucket.
+
+    Attributes:
+        block: what is downloaded.
+        store: with a reader's credentials.
+        job: it pays.
+        gang: whose peers are asked; None without.
+    """
 
     block: Block
     store: Store
     job: str
+    gang: object | None = None
 
 
 class Downloaded(NamedTuple):
@@ -44,12 +58,15 @@ class Downloaded(NamedTuple):
 
 
 class PeerSource(Protocol):
-    """Finds blocks in the caches of other nodes."""
+    """The caches of other nodes of a gang."""
 
-    async def find(self, block: Block, job: str, sink: Sink) -> bool:
-        """Write the block to the sink if a peer of the job's gang has it. Returns whether it wrote all bytes.
+    async def fetch(
+        self, gang: Any, block: Block, descriptor: int, deadline_s: float, pause: Callable[[int], float]
+    ) -> str | None:
+        """Write a block to an empty file and return its SHA-256 in hex; None if no peer has it in time.
 
-        The caller sets a deadline and cancels the call when it has passed.
+        `pause` charges bytes to the job's rate, and returns how many seconds to wait. After None the file is empty.
+        Raises WriteFailed.
         """
 
 
@@ -73,17 +90,26 @@ class Downloads:
         return _BASE_S + length / min(_SLOWEST_BYTES_PER_S, rate)
 
     async def run(self, request: Request, descriptor: int, abandoned: threading.Event) -> Downloaded:
-        """Write the block to the descriptor. Raises StoreError, Busy if it was abandoned, and WriteFailed."""
+        """Write the block to an empty file. Raises StoreError, NoPeer, Busy if it was abandoned, and WriteFailed."""
         async with self._slots:
-            return await self._from_peer(request, descriptor, abandoned) or await self._from_bucket(
-                request, descriptor, abandoned
-            )
+            if request.block.scope:
+                return await self._from_peers(request, descriptor)
+            return await self._from_bucket(request, descriptor, abandoned)
 
-    async def _from_peer(self, request: Request, descriptor: int, abandoned: threading.Event) -> Downloaded | None:
-        return None
+    async def _from_peers(self, request: Request, descriptor: int) -> Downloaded:
+        block, job = request.block, request.job
+        if self.peers is None or request.gang is None:
+            raise NoPeer
+        sha256 = await self.peers.fetch(
+            request.gang, block, descriptor, _PEERS_S, lambda count: self._rates.take(job, count)
+        )
+        if sha256 is None:
+            raise NoPeer
+        self._accounts.charge(job, "peer", block.length)
+        return Downloaded(block.length, sha256, "peer", 0.0)
 
     async def _from_bucket(self, request: Request, descriptor: int, abandoned: threading.Event) -> Downloaded:
-        block, store, job = request
+        block, store, job = request.block, request.store, request.job
         sink = Sink(descriptor, block.length, lambda count: self._rates.take(job, count), abandoned)
 
         def read() -> None:

@@ -74,13 +74,12 @@ class Fetcher:
         return None if opened is None else Got(opened.descriptor, opened.footer, "disk")
 
     async def download(self, request: Request) -> Got:
-        """Download a block, or wait for its download. Raises StoreError, Busy, DiskBypassed."""
+        """Download a block, or wait for its download. Raises StoreError, NoPeer, Busy, DiskBypassed."""
         block = request.block
         flight = self._flights.get(block.name)
         joined = flight is not None
         if flight is None:
             self._check_errors(request)
-            self.misses += 1
             flight = self._flights[block.name] = _Flight()
             flight.task = asyncio.create_task(self._fetch(request, flight.abandoned))
             flight.task.add_done_callback(lambda task: self._landed(request, task))
@@ -105,6 +104,7 @@ class Fetcher:
     def _leave(self, block: Block, flight: _Flight) -> None:
         """End a download for which no reader waits any more."""
         flight.abandoned.set()
+        flight.task.cancel()
         if self._flights.get(block.name) is flight:
             del self._flights[block.name]
         flight.task.add_done_callback(_release_memory)
@@ -140,7 +140,7 @@ class Fetcher:
             done = await self._downloads.run(request, partial.descriptor, abandoned)
             self._disk.health.record(done.length, done.write_s)
             footer = _footer(request, done)
-            await self._disk.add(BLOCKS, partial, footer)
+            await asyncio.shield(self._disk.add(BLOCKS, partial, footer))
         except WriteFailed as failure:
             self._disk.discard(partial)
             self._disk.failed(failure.error)

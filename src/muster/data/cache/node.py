@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from muster.data.cache.accounts import Accounts
 from muster.data.cache.disk import BLOCKS, SHARDS, Disk
 from muster.data.cache.downloads import Downloads
 from muster.data.cache.fetch import Fetcher
+from muster.data.cache.identity import Member, Members
 from muster.data.cache.memory import MemoryBudget
 from muster.data.cache.rates import Rates
 from muster.data.cache.trust import Trust
 from muster.sdk.data.errors import Unavailable
 from muster.sdk.data.wire import Message
+
+if TYPE_CHECKING:
+    from muster.data.cache.session import Session
 
 T = TypeVar("T")
 _THREADS: Final = 16
@@ -43,6 +47,8 @@ class Node:
         self.memory = MemoryBudget(memory_bytes)
         self.downloads = Downloads(self.accounts, self.rates)
         self.fetcher = Fetcher(disk, self.downloads, self.memory)
+        self.members: Members | None = None
+        self._readers: dict[str, set[Session]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "store")
 
     def close(self) -> None:
@@ -50,6 +56,33 @@ class Node:
         self.downloads.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.disk.close()
+
+    def enter(self, session: Session, name: str) -> None:
+        """Record a reader."""
+        self.accounts.enter(session.who.job, name)
+        self._readers.setdefault(session.who.job, set()).add(session)
+
+    def leave(self, session: Session) -> None:
+        """Record that a reader ended."""
+        self.accounts.leave(session.who.job)
+        readers = self._readers.get(session.who.job, set())
+        readers.discard(session)
+        if not readers:
+            self._readers.pop(session.who.job, None)
+
+    def readers(self, job: str) -> set[Session]:
+        """Sessions of a job."""
+        return self._readers.get(job, set())
+
+    def identify(self, ticket: object) -> Member | None:
+        """Return the job of a ticket file's content; None without a ticket, or if it is refused."""
+        if ticket is None or self.members is None:
+            return None
+        return self.members.join(ticket)
+
+    def proxy_url(self, job: str) -> str:
+        """URL of the proxy that carries the job's requests; "" for none."""
+        return ""
 
     async def in_thread(self, work: Callable[[], T], limit_s: float) -> T:
         """Run a call of a store. Raises Unavailable after `limit_s`, and what the call raises."""
@@ -79,6 +112,7 @@ class Node:
             "jobs": [
                 {
                     "job": each,
+                    "name": account.name,
                     "rate_bytes_per_s": self.rates.get(each),
                     "readers": account.readers,
                     "bytes": {"bucket": account.bucket, "peer": account.peer, "disk": account.disk},

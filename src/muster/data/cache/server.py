@@ -8,10 +8,11 @@ import logging
 import os
 import socket
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from muster.data.cache import controlops, operations, requests, storeops
 from muster.data.cache.channel import Channel
 from muster.data.cache.disk import DiskBypassed
 from muster.data.cache.downloads import Busy
@@ -27,7 +28,23 @@ MAX_QUEUED: Final = 8
 """Requests of a connection that may wait for their turn."""
 _HELLO_S: Final = 10.0
 _SEND_S: Final = 30.0
+_PENDING_S: Final = 1.0
+"""The client learns this often that its request is still worked on."""
 
+_OPERATIONS: Final[dict[str, Callable[[Session, Message], Awaitable[Reply | None]]]] = {
+    "hello": operations.hello,
+    "credentials": operations.credentials,
+    "block": operations.block,
+    "warm": operations.warm,
+    "done": operations.done,
+    "status": operations.status,
+    "head": storeops.head,
+    "list": storeops.list_objects,
+    "delete": storeops.delete,
+    "ls": controlops.ls,
+    "evict": controlops.evict,
+    "rate": controlops.rate,
+}
 _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NotFound, ErrorCode.MISSING),
     (Forbidden, ErrorCode.FORBIDDEN),
@@ -108,25 +125,60 @@ class Server:
             await _answer(channel, session, await queue.get())
 
 
-async def _read_all(channel: Channel, queue: asyncio.Queue[Message]) -> None:
-    while True:
-        await queue.put(await channel.receive())
-
-
 async def _answer(channel: Channel, session: Session, request: Message) -> None:
+    work = asyncio.create_task(handle(session, request, channel))
     try:
-        reply = await session.handle(request, channel)
-    except (StoreError, Busy, DiskBypassed, BadRequest, NotPermitted) as error:
-        code = next(code for kind, code in _CODES if isinstance(error, kind))
-        reply = Reply({"error": code, "message": str(error)})
-    if reply is None:
-        return
+        while not (await asyncio.wait({work}, timeout=_PENDING_S))[0]:
+            await _send(channel, Reply({"pending": True}))
+        reply = _reply(work)
+    except BaseException:
+        work.add_done_callback(_close_late)
+        work.cancel()
+        raise
+    if reply is not None:
+        await _send(channel, reply)
+
+
+async def _send(channel: Channel, reply: Reply) -> None:
     try:
         async with asyncio.timeout(_SEND_S):
             await channel.send(reply.message, reply.descriptor)
     finally:
         if reply.descriptor >= 0:
             os.close(reply.descriptor)
+
+
+def _reply(work: asyncio.Task[Reply | None]) -> Reply | None:
+    try:
+        return work.result()
+    except (StoreError, Busy, DiskBypassed, BadRequest, NotPermitted) as error:
+        code = next(code for kind, code in _CODES if isinstance(error, kind))
+        return Reply({"error": code, "message": str(error)})
+
+
+def _close_late(work: asyncio.Task[Reply | None]) -> None:
+    reply = None if work.cancelled() or work.exception() is not None else work.result()
+    if reply is not None and reply.descriptor >= 0:
+        os.close(reply.descriptor)
+
+
+async def handle(session: Session, request: Message, channel: Channel) -> Reply | None:
+    """Answer a request; None: it has no answer. Raises StoreError, Busy, DiskBypassed, BadRequest, NotPermitted."""
+    op = requests.text(request, "op")
+    if op == "put":
+        return await storeops.put(session, request, channel)
+    handler = _OPERATIONS.get(op)
+    if handler is None:
+        raise BadRequest(f"there is no operation {op[:40]!r}")
+    return await handler(session, request)
+
+
+async def _read_all(channel: Channel, queue: asyncio.Queue[Message]) -> None:
+    while True:
+        message = await channel.receive()
+        await queue.put(message)
+        if message.get("op") == "put":
+            await channel.paused()
 
 
 def _report(result: object) -> None:

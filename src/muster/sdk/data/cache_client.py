@@ -1,49 +1,40 @@
-"""Reads objects through the node cache's socket. A failure of the cache never fails a reader: it reads the bucket."""
+"""Connections to the node cache. If the cache fails, readers use the bucket: it never fails a job."""
 
 from __future__ import annotations
 
 import collections
-import io
+import json
 import os
 import socket
 import threading
 import time
-from typing import NamedTuple
+from typing import BinaryIO, Callable, NamedTuple
 
 from muster.sdk.data.access import Access
+from muster.sdk.data.cached_object import CachedObject
 from muster.sdk.data.credentials import NAMES, Credentials, read_credentials
+from muster.sdk.data.obstore_clients import endpoint_of_environment
 from muster.sdk.data.store import Store
 from muster.sdk.data.wire import (
-    BLOCK_BYTES,
     VERSION,
+    CacheUnavailable,
     ErrorCode,
     Message,
     ProtocolError,
-    block_range,
     close_all,
     receive,
     send,
 )
 
-_HELLO_S = 2.0
-_BASE_S = 40.0
-_SLOWEST_BYTES_PER_S = 1 << 20
+HELLO_S = 2.0
+SILENCE_S = 6.0
+"""A cache that works on a request says so every second. After this much silence it counts as dead."""
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _CONNECTIONS = 8
-_OPEN_BLOCKS = 2
-
-
-class CacheUnavailable(Exception):
-    """The node cache did not give the bytes; the bucket may.
-
-    Attributes:
-        code: one of `wire.ErrorCode`; "" if the cache did not answer.
-    """
-
-    def __init__(self, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
+_PART_BYTES = 1 << 20
+_REFUSED_S = 60.0
+_BROKEN = (OSError, EOFError, ProtocolError)
 
 
 def cache_from_environment() -> CacheClient | None:
@@ -52,12 +43,23 @@ def cache_from_environment() -> CacheClient | None:
     return CacheClient(path, os.environ.get("MUSTER_CACHE_TICKET", "")) if path else None
 
 
+class Answer(NamedTuple):
+    """An answer, its descriptor (-1 without), and a function that ends a lease of it."""
+
+    message: Message
+    descriptor: int
+    end_lease: Callable[[int], None]
+
+
 class CacheClient:
-    """Connections to the node cache of this node. Thread-safe; a forked process opens connections of its own.
+    """The node cache of this node, for any number of threads. A forked process opens connections of its own.
 
     Args:
         socket_path: the cache's socket.
         ticket_path: file with the ticket of this pod's job; "" without.
+
+    Attributes:
+        bytes_from: bytes of the blocks that this client got, by source: "bucket", "peer" or "disk".
     """
 
     def __init__(self, socket_path: str, ticket_path: str = "") -> None:
@@ -69,16 +71,32 @@ class CacheClient:
         self._slots = threading.Semaphore(_CONNECTIONS)
         self._down_until_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
+        self._refused: dict[tuple[str, Access], tuple[float, CacheUnavailable]] = {}
         self.bytes_from = {"bucket": 0, "peer": 0, "disk": 0}
 
     def open_object(
         self, store_url: str, access: Access, key: str, etag: str, size_bytes: int, store: Store | None = None
     ) -> CachedObject:
-        """Return the object as a seekable binary file.
+        """Return the object as a seekable binary file. Nothing is requested yet.
 
-        `store` is read where the cache fails; without it, reads then raise CacheUnavailable. Nothing is requested yet.
+        Args:
+            store_url: of the store; the key is relative to it.
+            access: endpoint, region and credentials.
+            key: the object.
+            etag: its version, from `Store.head` or `Store.list`.
+            size_bytes: its length.
+            store: read where the cache fails. Without it, such reads raise CacheUnavailable.
         """
-        return CachedObject(self, store_url, access, key, etag, size_bytes, store)
+
+        def request(message: Message, deadline_s: float) -> Answer:
+            return self.request(store_url, access, message, deadline_s)
+
+        return CachedObject(request, self.count, key, etag, size_bytes, store)
+
+    def count(self, source: str, size_bytes: int) -> None:
+        """Add to `bytes_from`."""
+        with self._lock:
+            self.bytes_from[source] = self.bytes_from.get(source, 0) + size_bytes
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -89,28 +107,49 @@ class CacheClient:
                 connection.close()
 
     def request(self, store_url: str, access: Access, message: Message, deadline_s: float) -> Answer:
-        """Send a request on a connection for this store, and return the answer. Raises CacheUnavailable."""
+        """Send a request for this store, and return the answer. Raises CacheUnavailable."""
+        return self._exchange(store_url, access, deadline_s, lambda each: each.ask(message, deadline_s))
+
+    def upload(self, store_url: str, access: Access, message: Message, data: bytes | str, deadline_s: float) -> Message:
+        """Send a `put` with bytes, or with the file at a path (str). Raises CacheUnavailable, OSError of the file."""
+        return self._exchange(
+            store_url, access, deadline_s, lambda each: each.upload(message, data, deadline_s)
+        ).message
+
+    def _exchange(
+        self,
+        store_url: str,
+        access: Access,
+        deadline_s: float,
+        exchange: Callable[[_Connection], tuple[Message, list[int]]],
+    ) -> Answer:
         connection = self._take(store_url, access, deadline_s)
         try:
-            answer, descriptors = connection.ask(message, deadline_s)
-        except (OSError, EOFError, ProtocolError) as error:
+            connection.refresh(_credentials(access))
+            answer, descriptors = exchange(connection)
+        except BaseException as error:
             connection.close()
             self._slots.release()
+            if not isinstance(error, _BROKEN):
+                raise
             self._failed()
             raise CacheUnavailable(f"the node cache failed: {type(error).__name__}") from None
         self._give_back(store_url, access, connection)
         if "error" in answer:
             close_all(descriptors)
             raise CacheUnavailable(str(answer.get("message", "")), str(answer["error"]))
-        return Answer(answer, descriptors[0] if descriptors else -1, connection)
+        return Answer(answer, descriptors[0] if descriptors else -1, connection.end)
 
     def _take(self, store_url: str, access: Access, deadline_s: float) -> _Connection:
+        now = time.monotonic()
         with self._lock:
             if self._pid != os.getpid():
                 self._pid, self._idle, self._slots = os.getpid(), {}, threading.Semaphore(_CONNECTIONS)
-            wait_s = self._down_until_s - time.monotonic()
-        if wait_s > 0:
-            raise CacheUnavailable("the node cache did not answer lately")
+            refused = self._refused.get((store_url, access))
+            if now < self._down_until_s:
+                raise CacheUnavailable("the node cache did not answer lately")
+            if refused is not None and now < refused[0]:
+                raise CacheUnavailable(str(refused[1]), refused[1].code)
         if not self._slots.acquire(timeout=deadline_s):
             raise CacheUnavailable("all connections to the node cache are in use", ErrorCode.BUSY)
         try:
@@ -124,31 +163,59 @@ class CacheClient:
             raise
 
     def _connect(self, store_url: str, access: Access) -> _Connection:
+        hello, given = self._hello(store_url, access)
         try:
-            connection = _Connection(self._path)
-        except OSError as error:
+            connection = _Connection(self._path, given)
+            try:
+                answer, descriptors = connection.ask(hello, HELLO_S)
+            except BaseException:
+                connection.close()
+                raise
+        except _BROKEN as error:
             self._failed()
-            raise CacheUnavailable(f"no node cache at {self._path}: {error.strerror or error}") from None
-        try:
-            hello = {
-                "op": "hello",
-                "version": VERSION,
-                "store": {"url": store_url, "endpoint": access.endpoint, "region": access.region},
-                "credentials": _credentials(access),
-                "ticket": self._ticket(),
-            }
-            answer, descriptors = connection.ask(hello, _HELLO_S)
-            close_all(descriptors)
-        except (OSError, EOFError, ProtocolError) as error:
-            connection.close()
-            self._failed()
-            raise CacheUnavailable(f"the node cache did not answer: {type(error).__name__}") from None
+            raise CacheUnavailable(f"no node cache answers at {self._path}: {type(error).__name__}") from None
+        close_all(descriptors)
         if "error" in answer:
             connection.close()
-            raise CacheUnavailable(str(answer.get("message", "")), str(answer["error"]))
+            raise self._refuse(store_url, access, str(answer.get("message", "")), str(answer["error"]))
         with self._lock:
             self._pause_s, self._down_until_s = _FIRST_PAUSE_S, 0.0
         return connection
+
+    def _hello(self, store_url: str, access: Access) -> tuple[Message, dict[str, str]]:
+        given = _credentials(access)
+        if not given:
+            # The node must not use an identity of its own for a pod, so it needs the pod's.
+            raise self._refuse(store_url, access, "there are no credentials to send to the node cache")
+        scheme = store_url.partition("://")[0]
+        store = {
+            "url": store_url,
+            "endpoint": access.endpoint or endpoint_of_environment(scheme),
+            "region": access.region or _region_of_environment(scheme),
+        }
+        hello = {"op": "hello", "version": VERSION, "store": store, "credentials": given}
+        ticket = self._ticket()
+        if ticket is not None:
+            hello["ticket"] = ticket
+        return hello, given
+
+    def _refuse(
+        self, store_url: str, access: Access, message: str, code: str = ErrorCode.WRONG_STORE
+    ) -> CacheUnavailable:
+        error = CacheUnavailable(message, code)
+        with self._lock:
+            self._refused[(store_url, access)] = (time.monotonic() + _REFUSED_S, error)
+        return error
+
+    def _ticket(self) -> object:
+        """The content of the ticket file; None if there is none, or it is being written."""
+        if not self._ticket_path:
+            return None
+        try:
+            with open(self._ticket_path, encoding="utf-8") as file:
+                return json.loads(file.read())
+        except (OSError, ValueError):
+            return None
 
     def _give_back(self, store_url: str, access: Access, connection: _Connection) -> None:
         with self._lock:
@@ -156,184 +223,98 @@ class CacheClient:
         self._slots.release()
 
     def _failed(self) -> None:
-        """Leave a cache that does not answer alone for a while."""
+        """Leave a cache that does not answer alone for a while, and forget its connections."""
         with self._lock:
             self._down_until_s = time.monotonic() + self._pause_s
             self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
-
-    def _ticket(self) -> str | None:
-        return None
-
-
-class Answer(NamedTuple):
-    """An answer, its descriptor (-1 without), and the connection that holds the lease."""
-
-    message: Message
-    descriptor: int
-    connection: _Connection
+        self.close()
 
 
 class _Connection:
     """A connection; one request at a time."""
 
-    def __init__(self, path: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __init__(self, path: str, credentials: dict[str, str]) -> None:
         self._ended: collections.deque[int] = collections.deque(maxlen=32)
+        self._credentials = credentials
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(_HELLO_S)
+            self._socket.settimeout(HELLO_S)
             self._socket.connect(path)
         except BaseException:
             self._socket.close()
             raise
 
     def ask(self, message: Message, deadline_s: float) -> tuple[Message, list[int]]:
-        self._socket.settimeout(deadline_s)
-        leases = []
-        while self._ended:
-            leases.append(self._ended.popleft())
+        """Send a request and return the answer. Raises OSError (TimeoutError), EOFError, ProtocolError."""
+        end_s = time.monotonic() + deadline_s
+        self._socket.settimeout(min(SILENCE_S, deadline_s))
+        leases = [self._ended.popleft() for _ in range(len(self._ended))]
         if leases:
             send(self._socket, {"op": "done", "leases": leases})
         send(self._socket, message)
-        return receive(self._socket)
+        return self._answer(end_s)
+
+    def upload(self, message: Message, data: bytes | str, deadline_s: float) -> tuple[Message, list[int]]:
+        """Send a `put` and its bytes. Errors as for `ask`."""
+        end_s = time.monotonic() + deadline_s
+        answer, descriptors = self.ask(message, deadline_s)
+        if not answer.get("ready"):
+            return answer, descriptors
+        if isinstance(data, str):
+            with open(data, "rb") as file:
+                self._send_file(file, int(message["size"]))
+        else:
+            view = memoryview(data)
+            for start in range(0, len(view), _PART_BYTES):
+                self._socket.sendall(view[start : start + _PART_BYTES])
+        return self._answer(end_s)
+
+    def refresh(self, credentials: dict[str, str]) -> None:
+        """Send credentials that have changed. Errors as for `ask`."""
+        if credentials != self._credentials:
+            self.ask({"op": "credentials", "credentials": credentials}, SILENCE_S)
+            self._credentials = credentials
 
     def end(self, lease: int) -> None:
         """End a lease with the next request."""
         self._ended.append(lease)
 
     def close(self) -> None:
+        """Close the connection, and so end its leases."""
         self._socket.close()
 
+    def _answer(self, end_s: float) -> tuple[Message, list[int]]:
+        while True:
+            answer, descriptors = receive(self._socket)
+            if not answer.get("pending"):
+                return answer, descriptors
+            if time.monotonic() > end_s:
+                raise TimeoutError
 
-class _OpenBlock(NamedTuple):
-    descriptor: int
-    start: int
-    length: int
-    lease: int
-    connection: _Connection
-
-
-class CachedObject(io.RawIOBase):
-    """One version of an object, as a seekable file without buffer. Made by `CacheClient.open_object`."""
-
-    def __init__(
-        self,
-        client: CacheClient,
-        store_url: str,
-        access: Access,
-        key: str,
-        etag: str,
-        size_bytes: int,
-        store: Store | None,
-    ) -> None:
-        super().__init__()
-        self._client, self._store_url, self._access = client, store_url, access
-        self._key, self._etag, self._store = key, etag, store
-        self.size_bytes = size_bytes
-        self._position = 0
-        self._lock = threading.Lock()
-        self._blocks: dict[int, _OpenBlock] = {}
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move the position of `read`, as for any file."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position of `read`."""
-        return self._position
-
-    def readinto(self, buffer: object) -> int:
-        """Read up to the end of a block. Raises CacheUnavailable, or a StoreError of the fallback."""
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        data = self.pread(len(view), self._position)
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def readall(self) -> bytes:
-        """Read the rest of the object. Errors as for `readinto`."""
-        data = self.pread(self.size_bytes - self._position, self._position)
-        self._position += len(data)
-        return data
-
-    def pread(self, length: int, offset: int) -> bytes:
-        """Return bytes at an offset; fewer only at the end of the object. Thread-safe. Errors as for `readinto`."""
-        parts = []
-        end = min(self.size_bytes, offset + length)
-        while offset < end:
-            part = self._part(end - offset, offset)
-            parts.append(part)
-            offset += len(part)
-        return b"".join(parts) if len(parts) != 1 else parts[0]
-
-    def close(self) -> None:
-        """End the leases and close the descriptors."""
-        with self._lock:
-            blocks, self._blocks = self._blocks, {}
-        for block in blocks.values():
-            _end(block)
-        super().close()
-
-    def _part(self, length: int, offset: int) -> bytes:
-        index = offset // BLOCK_BYTES
-        piece = block_range(self.size_bytes, index)
-        length = min(length, piece.start + piece.length - offset)
-        try:
-            with self._lock:
-                block = self._blocks.get(index) or self._open(index)
-                data = os.pread(
-                    block.descriptor, min(length, block.length - (offset - piece.start)), offset - piece.start
-                )
-            if not data:
-                raise CacheUnavailable(f"block {index} of {self._key} is too short")
-            return data
-        except (CacheUnavailable, OSError):
-            if self._store is None:
-                raise
-            return self._store.read(self._key, offset, length, self._etag)
-
-    def _open(self, index: int) -> _OpenBlock:
-        piece = block_range(self.size_bytes, index)
-        deadline_s = _BASE_S + piece.length / _SLOWEST_BYTES_PER_S
-        message = {
-            "op": "block",
-            "key": self._key,
-            "etag": self._etag,
-            "size": self.size_bytes,
-            "index": index,
-            "deadline_s": int(deadline_s),
-        }
-        answer = self._client.request(self._store_url, self._access, message, deadline_s)
-        if answer.descriptor < 0:
-            raise CacheUnavailable("the node cache sent no descriptor")
-        block = _OpenBlock(
-            answer.descriptor,
-            piece.start,
-            int(answer.message["length"]),
-            int(answer.message["lease"]),
-            answer.connection,
-        )
-        while len(self._blocks) >= _OPEN_BLOCKS:
-            _end(self._blocks.pop(next(iter(self._blocks))))
-        self._blocks[index] = block
-        return block
-
-
-def _end(block: _OpenBlock) -> None:
-    os.close(block.descriptor)
-    block.connection.end(block.lease)
+    def _send_file(self, file: BinaryIO, size: int) -> None:
+        while size > 0:
+            part = file.read(min(size, _PART_BYTES))
+            if not part:
+                raise EOFError("the file became shorter during the upload")
+            self._socket.sendall(part)
+            size -= len(part)
 
 
 def _credentials(access: Access) -> dict[str, str]:
     """The values to send: those of the folder, else those of the environment."""
-    found = read_credentials(access.credentials_dir) if access.credentials_dir else Credentials(dict(os.environ))
+    if not access.credentials_dir:
+        found = Credentials({name: os.environ[name] for name in NAMES if os.environ.get(name)})
+    else:
+        try:
+            found = read_credentials(access.credentials_dir)
+        except OSError as error:
+            raise CacheUnavailable(f"cannot read {access.credentials_dir}: {error.strerror}") from None
     return {name: value for name, value in ((name, found.get(name)) for name in NAMES) if value}
+
+
+def _region_of_environment(scheme: str) -> str:
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION") if scheme == "s3" else ()
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+__all__ = ["Answer", "CacheClient", "CacheUnavailable", "CachedObject", "cache_from_environment"]

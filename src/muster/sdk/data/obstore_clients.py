@@ -243,7 +243,7 @@ def _rounded_down(timeout_s: float) -> float:
 
 def _endpoint(location: Location, access: Access) -> str:
     """The endpoint's URL. Raises WrongStore if it cannot be one."""
-    endpoint = (access.endpoint or _endpoint_of_environment(location.scheme)).rstrip("/")
+    endpoint = (access.endpoint or endpoint_of_environment(location.scheme)).rstrip("/")
     if not endpoint:
         return ""
     parts = urllib.parse.urlsplit(endpoint)
@@ -258,7 +258,7 @@ def _endpoint(location: Location, access: Access) -> str:
     return endpoint
 
 
-def _endpoint_of_environment(scheme: str) -> str:
+def endpoint_of_environment(scheme: str) -> str:
     """The endpoint that obstore would find by itself, since http:// must be allowed explicitly."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT") if scheme == "s3" else ()
     return next((os.environ[name] for name in names if os.environ.get(name)), "")

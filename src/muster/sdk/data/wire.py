@@ -2,12 +2,14 @@
 
 A frame is a 4-byte big-endian length and a JSON object. Descriptors travel beside the first byte of a frame
 (SCM_RIGHTS). The client sends a request `{"op": NAME, ...}`, and the daemon answers each one in order: an object with
-`"ok": true`, or `{"error": CODE, "message": TEXT}`. Only `done` has no answer.
+`"ok": true`, or `{"error": CODE, "message": TEXT}`. Only `done` has no answer. While it works on a
+request, the daemon sends `{"pending": true}` every second.
 
 A connection is one reader of one job in one object store. It begins with `hello`. Its leases and its credentials end
 with it.
 
-- `hello`: `version`, `store {url, endpoint, region}`, `credentials {NAME: value}`, `ticket`.
+- `hello`: `version`, `store {url, endpoint, region}`, `credentials {NAME: value}`, `ticket` (content of the file at
+  MUSTER_CACHE_TICKET; absent without).
   Answer: `version`, `node`, `state` ("ok" or "bypass"), `job`.
 - `credentials`: `credentials`, which replace those of `hello`.
 - `block`: `key`, `etag`, `size` (of the object), `index`, `deadline_s`.
@@ -17,14 +19,15 @@ with it.
 - `head`: `key`. Answer: `size`, `etag`, `version`, `modified`.
 - `list`: `prefix`, `after` (the last key of the previous page).
   Answer: `objects` (each `key`, `size`, `etag`, `modified`), `more`.
-- `put`: `key`, `size`, `create_only`; then `size` raw bytes. Answer: `size`, `etag`, `version`.
+- `put`: `key`, `size`, `create_only`. Answer: `ready`; then the client sends `size` raw bytes.
+  Second answer: `size`, `etag`, `version`.
 - `delete`: `key`.
 - `status`, also without `hello`. Answer: the fields of `STATUS`.
 
 The control socket (mode 0600) has the same operations, and these, which need no `hello`:
 
 - `status` has the figures of all jobs.
-- `ls`: `prefix`, `after` (`next` of the previous page).
+- `ls`: `prefix`, `after` (0, then `next` of the previous page, on the same connection).
   Answer: `objects` (each `store`, `key`, `etag`, `size`, `blocks`, `cached_bytes`, `in_use`), `more`, `next`.
 - `evict`: `store` (as `ls` writes it), `prefix`; "" means all. Answer: `blocks`, `bytes`, `kept` (blocks in use).
 - `rate`: `job`, `bytes_per_s` (0: no limit).
@@ -60,7 +63,7 @@ STATUS = (
     "floor_bytes",  # the cache leaves this much free
     "hits",  # requests for blocks that were on the disk
     "misses",
-    "jobs",  # [{job, rate_bytes_per_s, readers, bytes: {bucket, peer, disk}}]; without control only the caller's own
+    "jobs",  # [{job, name, rate_bytes_per_s, readers, bytes: {bucket, peer, disk}}]; without control only the caller's
 )
 """Fields of the answer to `status`."""
 
@@ -78,6 +81,18 @@ class ErrorCode:
     NOT_PERMITTED = "not-permitted"  # only on the control socket
     UNAVAILABLE = "unavailable"  # the store did not answer in time
     WRONG_STORE = "wrong-store"  # bucket, region, endpoint or credentials do not fit, or the daemon refuses them
+
+
+class CacheUnavailable(Exception):
+    """The node cache did not give the bytes; the bucket may.
+
+    Attributes:
+        code: one of `ErrorCode`; "" if the cache did not answer.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ProtocolError(Exception):

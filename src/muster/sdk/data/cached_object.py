@@ -1,0 +1,152 @@
+"""An object as a file whose bytes come from blocks of the node cache, or from the bucket where the cache fails."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from typing import TYPE_CHECKING, Callable, NamedTuple
+
+from muster.sdk.data.store import Store
+from muster.sdk.data.wire import BLOCK_BYTES, CacheUnavailable, Message, block_range
+
+if TYPE_CHECKING:
+    from muster.sdk.data.cache_client import Answer
+
+_BASE_S = 40.0
+_SLOWEST_BYTES_PER_S = 1 << 20
+_OPEN_BLOCKS = 2
+
+
+class _OpenBlock(NamedTuple):
+    descriptor: int
+    length: int
+    end: Callable[[], None]
+
+
+class CachedObject(io.RawIOBase):
+    """One version of an object, as a seekable file without buffer. `CacheClient.open_object` makes it.
+
+    Args:
+        request: sends a request and returns the answer.
+        count: called with a source and a number of bytes.
+        key: the object.
+        etag: its version.
+        size_bytes: its length.
+        store: read where the cache fails; None: such reads raise CacheUnavailable.
+    """
+
+    def __init__(
+        self,
+        request: Callable[[Message, float], Answer],
+        count: Callable[[str, int], None],
+        key: str,
+        etag: str,
+        size_bytes: int,
+        store: Store | None,
+    ) -> None:
+        super().__init__()
+        self._request, self._count = request, count
+        self._key, self._etag, self._store = key, etag, store
+        self.size_bytes = size_bytes
+        self._position = 0
+        self._lock = threading.Lock()
+        self._blocks: dict[int, _OpenBlock] = {}
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move the position of `read`, as for any file."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position of `read`."""
+        return self._position
+
+    def readinto(self, buffer: object) -> int:
+        """Read up to the end of a block. Raises CacheUnavailable without a store, and the store's StoreError."""
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        data = self.pread(len(view), self._position)
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def readall(self) -> bytes:
+        """Read the rest of the object. Errors as for `readinto`."""
+        data = self.pread(self.size_bytes - self._position, self._position)
+        self._position += len(data)
+        return data
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Return bytes at an offset; fewer only at the end of the object. Thread-safe. Errors as for `readinto`."""
+        parts = []
+        end = min(self.size_bytes, offset + length)
+        while offset < end:
+            part = self._part(end - offset, offset)
+            parts.append(part)
+            offset += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """End the leases and close the descriptors."""
+        with self._lock:
+            blocks, self._blocks = self._blocks, {}
+        for block in blocks.values():
+            _end(block)
+        super().close()
+
+    def _part(self, length: int, offset: int) -> bytes:
+        number = offset // BLOCK_BYTES
+        piece = block_range(self.size_bytes, number)
+        within = offset - piece.start
+        length = min(length, piece.length - within)
+        try:
+            with self._lock:
+                block = self._blocks.get(number) or self._open(number)
+                data = os.pread(block.descriptor, min(length, block.length - within), within)
+            if not data:
+                raise CacheUnavailable(f"block {number} of {self._key} is too short")
+            return data
+        except (CacheUnavailable, OSError) as error:
+            if self._store is None:
+                if isinstance(error, CacheUnavailable):
+                    raise
+                raise CacheUnavailable(f"block {number} of {self._key}: {error.strerror}") from None
+        data = self._store.read(self._key, offset, length, self._etag)
+        self._count("bucket", len(data))
+        return data
+
+    def _open(self, number: int) -> _OpenBlock:
+        piece = block_range(self.size_bytes, number)
+        deadline_s = _BASE_S + piece.length / _SLOWEST_BYTES_PER_S
+        message = {
+            "op": "block",
+            "key": self._key,
+            "etag": self._etag,
+            "size": self.size_bytes,
+            "index": number,
+            "deadline_s": int(deadline_s),
+        }
+        answer = self._request(message, deadline_s)
+        if answer.descriptor < 0:
+            raise CacheUnavailable("the node cache sent no descriptor")
+        found, end_lease = answer.message, answer.end_lease
+        block = _OpenBlock(answer.descriptor, int(found["length"]), lambda: end_lease(int(found["lease"])))
+        self._count(str(found["source"]), block.length)
+        while len(self._blocks) >= _OPEN_BLOCKS:
+            _end(self._blocks.pop(next(iter(self._blocks))))
+        self._blocks[number] = block
+        return block
+
+
+def _end(block: _OpenBlock) -> None:
+    os.close(block.descriptor)
+    block.end()

@@ -1,0 +1,133 @@
+"""An object store whose requests the node cache sends, with this pod's credentials. For images without obstore."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO, Iterator, NoReturn
+
+from muster.sdk.data.access import Access
+from muster.sdk.data.cache_client import CacheClient, CacheUnavailable
+from muster.sdk.data.errors import (
+    AlreadyExists,
+    Forbidden,
+    NotFound,
+    ObjectChanged,
+    StoreError,
+    Unavailable,
+    WrongStore,
+)
+from muster.sdk.data.store import ObjectInfo, Store
+from muster.sdk.data.wire import ErrorCode, Message
+
+_CHUNK_BYTES = 8 << 20
+_REQUEST_S = 40.0
+_LIST_S = 130.0
+_SLOWEST_BYTES_PER_S = 256 << 10
+
+_ERRORS = {
+    ErrorCode.MISSING: NotFound,
+    ErrorCode.FORBIDDEN: Forbidden,
+    ErrorCode.EXISTS: AlreadyExists,
+    ErrorCode.CHANGED: ObjectChanged,
+    ErrorCode.WRONG_STORE: WrongStore,
+    ErrorCode.BAD_REQUEST: StoreError,
+}
+
+
+class CachedStore(Store):
+    """A store behind the node cache's socket.
+
+    Args:
+        url: of the bucket, or of a prefix in it.
+        access: endpoint, region and credentials. They go to the node cache, which keeps them in memory.
+        socket_path: the node cache's socket.
+        deadline_s: time for each call; calls that move many bytes get more.
+    """
+
+    def __init__(self, url: str, access: Access, socket_path: str, deadline_s: float) -> None:
+        self.url = url
+        self._access = access
+        self._deadline_s = deadline_s
+        self._client = CacheClient(socket_path, os.environ.get("MUSTER_CACHE_TICKET", ""))
+
+    def __repr__(self) -> str:
+        return f"CachedStore({self.url!r})"
+
+    def head(self, key: str, deadline_s: float | None = None) -> ObjectInfo:
+        """Return the object's size and version. Raises NotFound, Forbidden, WrongStore, Unavailable."""
+        answer = self._ask(key, {"op": "head", "key": key}, min(_REQUEST_S, deadline_s or self._deadline_s))
+        return _info(key, answer)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys begin with the prefix, sorted by key, with one page in memory."""
+        after, more = "", True
+        while more:
+            answer = self._ask("", {"op": "list", "prefix": prefix, "after": after}, _LIST_S)
+            for found in answer["objects"]:
+                yield _info(found["key"], found)
+                after = found["key"]
+            more = bool(answer["more"])
+
+    def read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
+        """Read a range of bytes. Raises ObjectChanged if an ETag is given and the object has another one."""
+        return b"".join(self._chunks(key, start, length, etag))
+
+    def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
+        """Write a range of bytes to a file with 8 MiB of memory, and return its length. Errors as for `read`."""
+        total = 0
+        for chunk in self._chunks(key, start, length, etag):
+            file.write(chunk)
+            total += len(chunk)
+        return total
+
+    def put(self, key: str, data: bytes | str, create_only: bool = False) -> ObjectInfo:
+        """Write bytes, or the local file at a path (str).
+
+        Raises AlreadyExists if `create_only` and the object exists.
+        """
+        size = os.path.getsize(data) if isinstance(data, str) else len(data)
+        request = {"op": "put", "key": key, "size": size, "create_only": create_only}
+        try:
+            answer = self._client.upload(
+                self.url, self._access, request, data, self._deadline_s + size / _SLOWEST_BYTES_PER_S
+            )
+        except CacheUnavailable as error:
+            self._fail(key, error)
+        return _info(key, answer)
+
+    def delete(self, key: str) -> None:
+        """Delete the object. A missing object is not an error."""
+        self._ask(key, {"op": "delete", "key": key}, _REQUEST_S)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+    def _chunks(self, key: str, start: int, length: int | None, etag: str) -> Iterator[bytes]:
+        if start < 0 or (length is not None and length < 0):
+            raise ValueError(f"start ({start}) and length ({length}) must not be negative")
+        info = self.head(key)
+        if etag and info.etag != etag.strip('"'):
+            raise ObjectChanged(f"{self.url}/{key}: its ETag differs. Read it again from the start", self.url, key)
+        end = info.size_bytes if length is None else min(start + length, info.size_bytes)
+        with self._client.open_object(self.url, self._access, key, info.etag, info.size_bytes) as file:
+            while start < end:
+                try:
+                    chunk = file.pread(min(_CHUNK_BYTES, end - start), start)
+                except CacheUnavailable as error:
+                    self._fail(key, error)
+                yield chunk
+                start += len(chunk)
+
+    def _ask(self, key: str, message: Message, deadline_s: float) -> Message:
+        try:
+            return self._client.request(self.url, self._access, message, deadline_s).message
+        except CacheUnavailable as error:
+            self._fail(key, error)
+
+    def _fail(self, key: str, error: CacheUnavailable) -> NoReturn:
+        raise _ERRORS.get(error.code, Unavailable)(str(error), self.url, key) from None
+
+
+def _info(key: str, found: Message) -> ObjectInfo:
+    return ObjectInfo(key, found["size"], found["etag"], found.get("version", ""), found.get("modified", 0.0))
