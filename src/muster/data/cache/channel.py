@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import functools
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
-from muster.sdk.data.wire import MAX_FRAME_BYTES, Message, body_length, decode, encode, give_descriptors
+from muster.sdk.data.wire import (
+    MAX_DESCRIPTORS,
+    MAX_FRAME_BYTES,
+    Message,
+    ProtocolError,
+    ancillary_bytes,
+    body_length,
+    close_all,
+    decode,
+    encode,
+    give_descriptors,
+    take_descriptors,
+)
 
+T = TypeVar("T")
+_ANCILLARY_BYTES: Final = ancillary_bytes()
 _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred`: process, user and group (unix(7), SO_PEERCRED)."""
+
+
+class Incoming(NamedTuple):
+    """A message, and the descriptors beside it. Whoever handles it calls `close`."""
+
+    message: Message
+    descriptors: list[int]
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        close_all(self.descriptors)
 
 
 class Channel:
@@ -33,9 +58,15 @@ class Channel:
         data = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return int(_CREDENTIALS.unpack(data)[1])
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Incoming:
         """Return the next message. Raises EOFError, ProtocolError, OSError."""
-        return decode(await self._exactly(body_length(await self._exactly(4))))
+        descriptors: list[int] = []
+        try:
+            length = body_length(await self._exactly(4, descriptors))
+            return Incoming(decode(await self._exactly(length, descriptors)), descriptors)
+        except BaseException:
+            close_all(descriptors)
+            raise
 
     async def paused(self) -> None:
         """Wait until `resume` is called: the client sends raw bytes, which another task receives."""
@@ -53,9 +84,9 @@ class Channel:
         """
         buffer = memoryview(bytearray(min(count, MAX_FRAME_BYTES)))
         while count > 0:
-            got = await asyncio.wait_for(
-                self._loop.sock_recv_into(self._connection, buffer[: min(count, len(buffer))]), part_s
-            )
+            async with asyncio.timeout(part_s):
+                part = buffer[: min(count, len(buffer))]
+                got = await self._when_readable(functools.partial(self._connection.recv_into, part))
             if not got:
                 raise EOFError
             await write(buffer[:got])
@@ -63,42 +94,52 @@ class Channel:
 
     async def send(self, message: Message, descriptor: int = -1) -> None:
         """Send a message, and a descriptor beside it. Raises OSError, ProtocolError."""
-        frame = encode(message)
+        frame = memoryview(encode(message))
         ancillary = give_descriptors([descriptor] if descriptor >= 0 else [])
         async with self._sending:
-            while True:
+            while frame:
                 try:
                     sent = self._connection.sendmsg([frame], ancillary)
-                    break
                 except BlockingIOError:
-                    await self._writable()
-            if sent < len(frame):
-                await self._loop.sock_sendall(self._connection, frame[sent:])
+                    await self._wait(self._loop.add_writer, self._loop.remove_writer)
+                else:
+                    frame, ancillary = frame[sent:], []
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    async def _exactly(self, count: int) -> bytes:
+    async def _exactly(self, count: int, descriptors: list[int]) -> bytes:
         parts = []
         while count > 0:
-            data = await self._loop.sock_recv(self._connection, count)
+            data, ancillary, flags, _ = await self._when_readable(
+                functools.partial(self._connection.recvmsg, count, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+            )
+            descriptors += take_descriptors(ancillary)
+            if len(descriptors) > MAX_DESCRIPTORS or flags & socket.MSG_CTRUNC:
+                raise ProtocolError("a message has too many descriptors")
             if not data:
                 raise EOFError
             parts.append(data)
             count -= len(data)
         return b"".join(parts)
 
-    async def _writable(self) -> None:
-        """Wait until the client has read some of what was sent. A duplicate is watched: the loop may read meanwhile."""
-        watched = os.dup(self._connection.fileno())
+    async def _when_readable(self, receive: Callable[[], T]) -> T:
+        while True:
+            try:
+                return receive()
+            except BlockingIOError:
+                await self._wait(self._loop.add_reader, self._loop.remove_reader)
+
+    async def _wait(self, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+        """Wait until the connection is ready. Receiving and sending may wait at the same time."""
+        number = self._connection.fileno()
         ready: asyncio.Future[None] = self._loop.create_future()
+        add(number, _wake, ready)
         try:
-            self._loop.add_writer(watched, _wake, ready)
             await ready
         finally:
-            self._loop.remove_writer(watched)
-            os.close(watched)
+            remove(number)
 
 
 def _wake(ready: asyncio.Future[None]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.data.cache import controlops, operations, requests, storeops
-from muster.data.cache.channel import Channel
+from muster.data.cache.channel import Channel, Incoming
 from muster.data.cache.disk import DiskBypassed
 from muster.data.cache.downloads import Busy
 from muster.data.cache.requests import BadRequest, NotPermitted
@@ -102,7 +102,7 @@ class Server:
 
     async def _attend(self, channel: Channel, control: bool) -> None:
         session = self._make_session(channel.peer_uid(), control)
-        queue: asyncio.Queue[Message] = asyncio.Queue(MAX_QUEUED)
+        queue: asyncio.Queue[Incoming] = asyncio.Queue(MAX_QUEUED)
         answering = asyncio.create_task(self._answer_all(channel, session, queue))
         try:
             # The end of the connection is noticed while a request runs: it then ends the request.
@@ -115,18 +115,21 @@ class Server:
                 for result in await asyncio.gather(reading, answering, return_exceptions=True):
                     _report(result)
         finally:
+            while not queue.empty():
+                queue.get_nowait().close()
             channel.close()
             await session.close()
 
-    async def _answer_all(self, channel: Channel, session: Session, queue: asyncio.Queue[Message]) -> None:
+    async def _answer_all(self, channel: Channel, session: Session, queue: asyncio.Queue[Incoming]) -> None:
         async with asyncio.timeout(_HELLO_S):
-            await _answer(channel, session, await queue.get())
+            first = await queue.get()
+        await _answer(channel, session, first)
         while True:
             await _answer(channel, session, await queue.get())
 
 
-async def _answer(channel: Channel, session: Session, request: Message) -> None:
-    work = asyncio.create_task(handle(session, request, channel))
+async def _answer(channel: Channel, session: Session, incoming: Incoming) -> None:
+    work = asyncio.create_task(handle(session, incoming, channel))
     try:
         while not (await asyncio.wait({work}, timeout=_PENDING_S))[0]:
             await _send(channel, Reply({"pending": True}))
@@ -162,22 +165,26 @@ def _close_late(work: asyncio.Task[Reply | None]) -> None:
         os.close(reply.descriptor)
 
 
-async def handle(session: Session, request: Message, channel: Channel) -> Reply | None:
+async def handle(session: Session, incoming: Incoming, channel: Channel) -> Reply | None:
     """Answer a request; None: it has no answer. Raises StoreError, Busy, DiskBypassed, BadRequest, NotPermitted."""
-    op = requests.text(request, "op")
-    if op == "put":
-        return await storeops.put(session, request, channel)
-    handler = _OPERATIONS.get(op)
-    if handler is None:
-        raise BadRequest(f"there is no operation {op[:40]!r}")
-    return await handler(session, request)
+    request = incoming.message
+    try:
+        op = requests.text(request, "op")
+        if op == "put":
+            return await storeops.put(session, request, channel)
+        handler = _OPERATIONS.get(op)
+        if handler is None:
+            raise BadRequest(f"there is no operation {op[:40]!r}")
+        return await handler(session, request)
+    finally:
+        incoming.close()
 
 
-async def _read_all(channel: Channel, queue: asyncio.Queue[Message]) -> None:
+async def _read_all(channel: Channel, queue: asyncio.Queue[Incoming]) -> None:
     while True:
-        message = await channel.receive()
-        await queue.put(message)
-        if message.get("op") == "put":
+        incoming = await channel.receive()
+        await queue.put(incoming)
+        if incoming.message.get("op") == "put":
             await channel.paused()
 
 
