@@ -1,7 +1,18 @@
 """Data for training programs: shards and checkpoints in object stores. Standard library only, Python 3.8+.
 
+    from muster.sdk.data import open_store
+
+    store = open_store("s3://bucket/path")
+    for found in store.list():
+        print(found.key, found.size_bytes)
+
 Access to object stores uses the package `obstore` (extra `muster[data]`), which is imported on first use.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from muster.sdk.data.broken import BadCursor, BrokenShard, DecodeFailed
 from muster.sdk.data.formats.base import Format, Piece
@@ -9,15 +20,58 @@ from muster.sdk.data.sample import Sample
 from muster.sdk.data.skipped import Skipped
 from muster.sdk.data.stream import Stats, Stream, stream
 
+if TYPE_CHECKING:
+    from muster.sdk.data.access import Access, access_from
+    from muster.sdk.data.errors import (
+        AlreadyExists,
+        Forbidden,
+        NoCreateOnly,
+        NotFound,
+        ObjectChanged,
+        ObstoreMissing,
+        StoreError,
+        Unavailable,
+        WrongStore,
+    )
+    from muster.sdk.data.store import ObjectInfo, Store
+    from muster.sdk.data.stores import open_store
+
 __all__ = [
+    "Access",
+    "AlreadyExists",
     "BadCursor",
     "BrokenShard",
     "DecodeFailed",
+    "Forbidden",
     "Format",
+    "NoCreateOnly",
+    "NotFound",
+    "ObjectChanged",
+    "ObjectInfo",
+    "ObstoreMissing",
     "Piece",
     "Sample",
     "Skipped",
     "Stats",
+    "Store",
+    "StoreError",
     "Stream",
+    "Unavailable",
+    "WrongStore",
+    "access_from",
+    "open_store",
     "stream",
 ]
+
+_MODULES = {
+    **dict.fromkeys(("Access", "access_from"), "access"),
+    **dict.fromkeys(("ObjectInfo", "Store"), "store"),
+    "open_store": "stores",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when a program first uses it, because every rank imports muster."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
