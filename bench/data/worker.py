@@ -148,7 +148,7 @@ def plain_files(settings: Settings) -> Run:
 
 def muster_stream(settings: Settings) -> Run:
     """Muster's reader: samples of all shards, from the bucket, from a folder, or through the node cache."""
-    from muster.sdk.data.stream import stream
+    from muster.sdk.data.streaming import stream
 
     options = {
         "seed": 7,

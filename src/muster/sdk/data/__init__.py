@@ -14,14 +14,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from muster.sdk.data.broken import BadCursor, BrokenShard, DecodeFailed
-from muster.sdk.data.formats.base import Format, Piece
-from muster.sdk.data.sample import Sample
-from muster.sdk.data.skipped import Skipped
-from muster.sdk.data.stream import Stats, Stream, stream
-
 if TYPE_CHECKING:
     from muster.sdk.data.access import Access, access_from
+    from muster.sdk.data.broken import BadCursor, BrokenShard, DecodeFailed
     from muster.sdk.data.errors import (
         AlreadyExists,
         Forbidden,
@@ -33,8 +28,12 @@ if TYPE_CHECKING:
         Unavailable,
         WrongStore,
     )
+    from muster.sdk.data.formats.base import Format, Piece
+    from muster.sdk.data.sample import Sample
+    from muster.sdk.data.skipped import Skipped
     from muster.sdk.data.store import ObjectInfo, Store
     from muster.sdk.data.stores import open_store
+    from muster.sdk.data.streaming import Stats, Stream, stream
 
 __all__ = [
     "Access",
@@ -64,6 +63,11 @@ __all__ = [
 ]
 
 _MODULES = {
+    **dict.fromkeys(("BadCursor", "BrokenShard", "DecodeFailed"), "broken"),
+    **dict.fromkeys(("Format", "Piece"), "formats.base"),
+    **dict.fromkeys(("Sample",), "sample"),
+    **dict.fromkeys(("Skipped",), "skipped"),
+    **dict.fromkeys(("Stats", "Stream", "stream"), "streaming"),
     **dict.fromkeys(("Access", "access_from"), "access"),
     **dict.fromkeys(("ObjectInfo", "Store"), "store"),
     "open_store": "stores",
