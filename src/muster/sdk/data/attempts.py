@@ -21,7 +21,7 @@ from muster.sdk.data.obstore_clients import Clients
 from muster.sdk.data.retry import Backoff
 
 CREDENTIALS_GRACE_S = 180.0  # the kubelet updates the files of a Secret within about two minutes
-_METADATA_ATTEMPTS = 4
+_METADATA_ATTEMPTS = 3
 
 T = TypeVar("T")
 

@@ -13,7 +13,13 @@ _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})\b")
 _CODE = re.compile(r"<Code>([A-Za-z0-9_.-]{1,60})</Code>")
 _REQUEST_ID = re.compile(r"<RequestId>([A-Za-z0-9_.:-]{1,80})</RequestId>")
 _CONNECTION = re.compile(r"kind: (Connect|Request|Timeout|Interrupted|Decode|Unknown)\b")
-_METADATA_SERVICES = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
+_METADATA_SERVICES = (
+    "169.254.169.254",
+    "169.254.170.2",
+    "/latest/api/token",
+    "/computeMetadata/",
+    "/metadata/identity/",
+)
 _WITH_PAUSE = (408, 429, 500, 502, 503, 504)
 _THROTTLED_CODES = ("SlowDown", "ServerBusy", "RequestLimitExceeded", "ThrottlingException", "TooManyRequests")
 
@@ -145,9 +151,10 @@ def _kind_without_code(name: str, text: str, status: int) -> str:
         return NO_RANGES
     if name == "ValueError" or "Path" in name:
         return BAD_KEY
-    return _KINDS_OF_EXCEPTIONS.get(name, OTHER)
+    return _KINDS_OF_EXCEPTIONS.get(name, _KINDS_OF_STATUS.get(status, OTHER))
 
 
+_KINDS_OF_STATUS = {401: BAD_CREDENTIALS, 403: FORBIDDEN, 404: MISSING, 409: EXISTS, 412: CHANGED}  # lists have no type
 _KINDS_OF_EXCEPTIONS = {
     "FileNotFoundError": MISSING,
     "NotFoundError": MISSING,

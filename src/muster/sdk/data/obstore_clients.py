@@ -134,7 +134,18 @@ class Clients:
         if self._proxy_url:
             common["client_options"]["proxy_url"] = self._proxy_url
         make = {"s3": self._s3, "gs": self._gcs, "az": self._azure}[self._location.scheme]
-        return make(obstore.store, common)
+        try:
+            return make(obstore.store, common)
+        except StoreError:
+            raise
+        except Exception:  # its text may hold what it could not parse
+            pass
+        url, source = self._location.url, self._access.credentials_dir or "the environment"
+        raise WrongStore(
+            f"{url}: the credentials of {source} cannot be parsed. Correct the Secret's values",
+            url,
+            reason="WrongCredentials",
+        )
 
     def _s3(self, module: Any, common: dict[str, Any]) -> Any:
         config: dict[str, Any] = {"disable_bulk_delete": True, "checksum_algorithm": "sha256"}

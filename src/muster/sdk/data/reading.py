@@ -11,7 +11,7 @@ from muster.sdk.data.failures import CHANGED, INTERRUPTED, Failure, failure_of
 from muster.sdk.data.retry import Backoff
 
 PIECE_BYTES = 64 << 20
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 256 << 10
 _SMALL_CHUNK_BYTES = 16 << 10
 _TIMEOUT_S = 32.0
 
