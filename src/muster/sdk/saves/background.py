@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Callable
 
+from muster.sdk import reports
 from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import files
@@ -24,7 +25,10 @@ def save(wanted: Wanted, folder: str, write: Callable[[str], object], unfinished
         raise ValueError(f"save_checkpoint(unfinished_max=...) must be at least 1, not {unfinished_max}")
     began = time.monotonic()
     saver = _saver()
-    saver.make_room(unfinished_max if wanted.background else 1)
+    with Heartbeat(wanted.step):
+        room = saver.make_room(unfinished_max if wanted.background else 1, wanted.deadline_s)
+    if not room:
+        return _dropped(wanted, folder, time.monotonic() - began)
     one = Save(wanted, folder)
     one.write(write)
     one.blocked_s = time.monotonic() - began
@@ -33,6 +37,22 @@ def save(wanted: Wanted, folder: str, write: Callable[[str], object], unfinished
             return one.finish(began)
     handle = Saving(wanted.step, one.path, one.blocked_s)
     saver.add(one, handle)
+    return handle
+
+
+def _dropped(wanted: Wanted, folder: str, blocked_s: float) -> Saving:
+    """The outcome of a save for which there was no room in time. Raises it unless it is a background save."""
+    message = (
+        f"the checkpoint of step {wanted.step} is not saved, and earlier ones still count: earlier saves did not end "
+        f"within {wanted.deadline_s:g} s. Save less often, or look at the speed of {folder}"
+    )
+    error = CheckpointNotSaved(message, temporary=True)
+    log(message)
+    reports.problem(wanted.step, folder, message)
+    if not wanted.background:
+        raise error
+    handle = Saving(wanted.step, folder, blocked_s)
+    handle._end(None, error)
     return handle
 
 
@@ -47,19 +67,20 @@ class Saver:
         self._thread: threading.Thread | None = None
         files.remove_old_copies()
 
-    def make_room(self, unfinished_max: int) -> None:
-        """Wait until fewer saves are unfinished; each ends by its own deadline. Raises the error of an earlier save.
+    def make_room(self, unfinished_max: int, deadline_s: float) -> bool:
+        """Wait until fewer saves are unfinished; returns False if they are not in time.
 
-        An error that a later save may not meet, such as an object store that was away, is not raised again. The log and
-        the controller have it, and training continues.
+        Raises the error of an earlier save, if a later save would meet it too. Other errors, such as an object store
+        that was away, are in the log and reported to the controller, and training continues.
         """
         with self._condition:
             if len(self._unfinished) >= unfinished_max:
                 log(f"training waits: {len(self._unfinished)} earlier checkpoint(s) are still being uploaded")
-            self._condition.wait_for(lambda: len(self._unfinished) < unfinished_max)
+            room = self._condition.wait_for(lambda: len(self._unfinished) < unfinished_max, deadline_s)
             error, self._error = self._error, None
         if error is not None and not temporary(error):
             raise error
+        return room
 
     def add(self, one: Save, handle: Saving) -> None:
         """Continue a save in the background."""

@@ -107,7 +107,7 @@ def obsolete_in_folder(
 
 
 def began() -> str:
-    """The checkpoint from which this attempt began: the one that load_checkpoint returned, or the controller's first."""
+    """The checkpoint from which this attempt began: what load_checkpoint returned, or the controller's choice."""
     return process().began or os.environ.get("MUSTER_CHECKPOINT", "")
 
 

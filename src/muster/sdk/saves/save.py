@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from muster.sdk import checkpoints, place, reports
 from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.data.errors import StoreError, Unavailable
-from muster.sdk.errors import CheckpointNotSaved, StaleAttempt
+from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import bucket as buckets
 from muster.sdk.saves import layout, manifest, marks, parts, retention
 from muster.sdk.saves.bucket import Bucket
@@ -184,7 +184,7 @@ class Save:
         state.in_flight.discard(self._target.name)
         if self._local:
             self._target.release(self._local)
-        if isinstance(error, Exception) and not isinstance(error, StaleAttempt):
+        if isinstance(error, (CheckpointNotSaved, ControllerUnavailable, OSError)):
             reports.problem(self.wanted.step, self.path, str(error))
         self._close()
 

@@ -13,7 +13,7 @@ import muster
 from muster.sdk import checkpoints, reports
 from muster.sdk.errors import StaleAttempt
 from muster.sdk.saves import background, bucket, process
-from tests.support.memorystore import Bucket, MemoryStore
+from tests.support.memorystore import Bucket, Killed, MemoryStore
 
 BASE = "mem://bucket/ckpt/train-uid"
 
@@ -26,16 +26,19 @@ class Controller:
     confirmed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     problems: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     outcomes: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    before: Callable[[str], object] = lambda path: None
+    before: Callable[[], object] = lambda: None
+    after: Callable[[], object] = lambda: None
 
     def exchange(self, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        self.before(path)
+        if "checkpoint" in body:
+            self.before()
         if muster.attempt() != self.attempt:
             raise StaleAttempt(f"attempt {muster.attempt()} is over, the job is at attempt {self.attempt}")
         if path == "/v1/restore":
             return self._restore(body)
         if "checkpoint" in body:
             self.confirmed.insert(0, body["checkpoint"])
+            self.after()
         if "checkpointProblem" in body:
             self.problems.append(body["checkpointProblem"])
         return {}
@@ -73,6 +76,23 @@ class Job:
             self.monkeypatch.setattr(module, name, None)
         self.monkeypatch.setattr(reports, "_reporter", None)
 
+    def kill_after(self, operations: int) -> None:
+        """Die at the write after so many: of the store, or the confirmation before or after the controller wrote it."""
+        left = operations
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        self.bucket.before = lambda operation, key: count() if operation in ("put", "delete") else None
+        self.controller.before = self.controller.after = count
+
+    def revive(self) -> None:
+        self.bucket.revive()
+        self.controller.before = self.controller.after = lambda: None
+
     def objects(self) -> list[str]:
         """The objects below the job's folder, without records."""
         prefix = BASE.partition("://")[2] + "/"
@@ -91,16 +111,20 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return new_job(tmp_path, monkeypatch)
+
+
+def new_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     objects, controller = Bucket(), Controller()
     monkeypatch.setattr(bucket, "open_bucket", lambda url, deadline_s: bucket.Bucket(MemoryStore(objects, url), url))
     monkeypatch.setattr(reports, "exchange", controller.exchange)
     for name, value in (
         ("MUSTER_URL", "https://controller"), ("MUSTER_JOB", "train"), ("MUSTER_JOB_UID", "uid"),
-        ("MUSTER_NAMESPACE", "ns"), ("MUSTER_CHECKPOINT_DIR", BASE), ("MUSTER_SAVE_DIR", str(tmp_path / "copies")),
-        ("MUSTER_RESTORE_DIR", str(tmp_path / "restore")), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"),
+        ("MUSTER_NAMESPACE", "ns"), ("MUSTER_CHECKPOINT_DIR", BASE), ("MUSTER_SAVE_DIR", str(folder / "copies")),
+        ("MUSTER_RESTORE_DIR", str(folder / "restore")), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"),
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
-    job = Job(monkeypatch, objects, controller, tmp_path)
+    job = Job(monkeypatch, objects, controller, folder)
     job.start(1)
     return job
 
