@@ -234,7 +234,8 @@ class QuarantinedCheckpoint(KubeStruct):
         RestoreProblem,
         Meta(
             description="What is wrong with it. Checksum, Size: the bytes are not those that were written. Missing: an "
-            "object or file is gone. Manifest: the manifest is missing or not the confirmed one."
+            "object or file is gone. Manifest: the manifest is missing or not the confirmed one. Read: an object "
+            "cannot be read although others can. Version: a later version of Muster wrote the manifest."
         ),
     ] = "Checksum"
     message: Annotated[str, Meta(description="The problem as text, with the node that found it.")] = ""

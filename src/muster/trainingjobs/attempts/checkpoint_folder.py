@@ -16,11 +16,17 @@ from muster.trainingjobs.attempts.checkpoints import known
 from muster.trainingjobs.faults.rules import Evidence
 from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Unwritable
+from muster.trainingjobs.status import builder
 
 EVERYWHERE: Final = "NotWritable"
 HERE: Final = "NotWritableHere"
 """Reasons of the evidence; see the fault table."""
 _OTHER_FOLDER: Final = "or name another folder (spec.checkpoint.path, muster run --checkpoint)"
+_OTHER_STORE: Final = (
+    "correct spec.checkpoint (muster run --checkpoint, --store-endpoint, --store-region, --store-secret), or name "
+    "another store"
+)
+_MESSAGE_CHARS: Final = 600
 _FIXES: Final = {
     errno.EROFS: "it is on a read-only file system; mount it with write access",
     errno.ENOSPC: "no space is left on its file system; free some",
@@ -49,7 +55,12 @@ def refused(snapshot: JobSnapshot, part: Sequence[Slot]) -> Refusal | None:
     found = [(slot, folder) for slot in part if (folder := _refusal(slot, snapshot.job.status.attempt)) is not None]
     if not found:
         return None
-    if len(found) < len(part):
+    store = next(((slot, folder) for slot, folder in found if folder.reason), None)
+    if store is not None:  # one node examines the store for all of them
+        found, everywhere = [store], True
+    else:
+        everywhere = len(found) == len(part)
+    if not everywhere:
         return Refusal(tuple(_evidence(slot, folder, HERE) for slot, folder in found))
     saved_before = any(each.attempt for each in known(snapshot.job.status))
     return Refusal((_evidence(*found[0], EVERYWHERE),), everywhere=True, tolerated=saved_before)
@@ -68,6 +79,9 @@ def _evidence(slot: Slot, folder: Unwritable, reason: str) -> Evidence:
 
 
 def _what(folder: Unwritable) -> str:
+    if folder.reason:
+        said = builder.shortened(folder.message, _MESSAGE_CHARS)
+        return f"cannot save checkpoints at {folder.path} ({folder.reason}): {said}; {_OTHER_STORE}"
     why = _FIXES.get(folder.errno) or (
         f"permission denied for user {folder.uid}; give this user the right to write there (chmod or chown, or "
         "securityContext in the pod template)"

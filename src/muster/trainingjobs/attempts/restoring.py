@@ -6,7 +6,7 @@ attempt may train (`POST /v1/restore`), and waits for a verdict:
 - go: every node of the attempt has verified the checkpoint;
 - older: on some node it was damaged. It is quarantined, and the nodes restore the next older one instead;
 - none: no checkpoint is left, and the job fails. It never starts from the beginning because of bad checkpoints;
-- fail: the node could not judge the checkpoint. Its ranks fail with their own error, and the attempt ends as usual.
+- fail: the failure is not about the checkpoint. The node's ranks raise their own error, and the attempt ends.
 
 A verdict follows from the status alone. The controller writes the status before it answers, so a new leader gives the
 same verdicts. If a node never asks, the attempt ends as for any rank that fails, falls silent or stalls.
@@ -34,8 +34,6 @@ from muster.trainingjobs.snapshot import JobSnapshot, RestoreFailure
 from muster.trainingjobs.status import builder
 
 VerdictKind = Literal["go", "older", "none", "fail", "wait"]
-DAMAGE: Final = ("Checksum", "Missing", "Size", "Manifest")
-"""Problems of the checkpoint itself. With other problems (Read, Version), another try or image may read it."""
 _MESSAGE_CHARS: Final = 256
 
 
@@ -70,11 +68,12 @@ def verdict(status: TrainingJobStatus, path: str) -> Verdict | None:
 
 
 def is_damage(failure: RestoreFailure, seen: bool | None) -> bool:
-    """Returns whether a node's failure shows that the checkpoint is damaged.
+    """Returns whether a node's failure is about the checkpoint.
 
-    `seen` is whether the node had seen the checkpoint before the attempt. If it had not, its own mount is at fault.
+    `seen` is whether the node had seen the checkpoint before the attempt. If it had not, its own mount is at fault, and
+    the usual rules about missing checkpoints apply.
     """
-    return failure.reason in DAMAGE and not (failure.reason == "Missing" and seen is False)
+    return not (failure.reason == "Missing" and seen is False)
 
 
 def follow(snapshot: JobSnapshot, part: Sequence[Slot], now: float) -> list[Action]:

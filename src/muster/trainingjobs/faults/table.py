@@ -208,9 +208,10 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="cannot-write", tier=4, kind="start", reasons=("NotWritable",), cause="user", replace=False,
-        what="No node of the job can write to its checkpoint folder, and the job has not saved a checkpoint yet",
-        why="The job names the folder. The program would lose all its steps at its first save, so the job fails before "
-        "it starts",
+        what="No node of the job can write to its checkpoint folder, or its object store is not usable or not safe for "
+        "checkpoints, and the job has not saved a checkpoint yet",
+        why="The job names the folder or the store. The program would lose all its steps at its first save, so the "
+        "job fails before it starts",
     ),
     Row(
         id="cannot-write-here", tier=4, kind="start", reasons=("NotWritableHere",), cause="infrastructure",

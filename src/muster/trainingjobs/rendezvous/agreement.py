@@ -98,7 +98,7 @@ class Agreement:
         return True
 
     def _failed(self, job: TrainingJob, pod: Pod, said: RestoreRequest) -> bool:
-        """Store a failure. Returns False if it does not show that the checkpoint is damaged."""
+        """Store a failure. Returns False if it is not about the checkpoint."""
         if said.reason not in get_args(RestoreProblem):
             return False
         member = self._members.of_pod(job.uid, pod.uid)

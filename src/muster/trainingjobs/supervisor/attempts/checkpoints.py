@@ -10,6 +10,7 @@ from typing import Any, Callable, Sequence
 
 from ..basics import ARCHIVE, log
 from ..settings import Settings
+from .store_probe import is_store, store_refusal
 from .writable import refusal
 
 ANSWER_S = 10.0
@@ -79,8 +80,10 @@ class Look:
         done()
 
     def _refused(self) -> dict[str, Any] | None:
-        """Returns why the job's folder cannot be written; None if it can be, is not known, or is a URL."""
+        """Returns why the job's folder or store cannot be written; None if it can be, or if that is not known."""
         folder = self._settings.checkpoint_dir
+        if is_store(folder) and self._settings.slot == "0":  # the store is the same for all nodes
+            return store_refusal(folder, self._deadline - time.monotonic())
         if not folder or _is_url(folder):
             return None
         refused = refusal(os.path.join(self._settings.workdir, folder))

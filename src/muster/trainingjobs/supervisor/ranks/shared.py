@@ -20,11 +20,11 @@ def share(spec: AttemptSpec, folder: str) -> dict[str, str]:
     `folder` is the supervisor's private folder. The ranks' results of a restore are in the pod's volume /muster if this
     user can write there, as a container's root file system may be read-only.
     """
-    results = os.path.join(_results(folder), f"attempt-{spec.number}")
+    results = _results(folder)
     try:
         os.makedirs(results, mode=0o700, exist_ok=True)
     except OSError:  # the volume belongs to another user
-        results = os.path.join(folder, RESTORE, f"attempt-{spec.number}")
+        results = os.path.join(folder, RESTORE)
         os.makedirs(results, mode=0o700, exist_ok=True)
     shared = {"MUSTER_RESTORE_DIR": results}
     if spec.cache:

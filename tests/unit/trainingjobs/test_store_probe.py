@@ -1,0 +1,125 @@
+"""Issue 14.1: before the first attempt, one node checks whether the job's object store is safe for checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.trainingjobs.plan import RecordEvent
+from muster.trainingjobs.snapshot import Unwritable
+from muster.trainingjobs.supervisor.attempts import store_probe
+from muster.trainingjobs.supervisor.attempts.checkpoints import Look
+from muster.trainingjobs.supervisor.settings import Settings
+from tests.unit.trainingjobs.test_look import settings as settings
+from tests.unit.trainingjobs.world import World, make_job
+
+URL = "s3://bucket/run/job-1a2b3c4d"
+PROGRAM = """
+import json, os, sys, time
+time.sleep(float(os.environ.get("SLEEP_S") or 0))
+print("a library prints this")
+print(os.environ["ANSWER"] if sys.argv[1].startswith("s3://") and "--json" in sys.argv else "wrong arguments")
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any] | None]:
+    """Runs the check with a program that gives this answer."""
+    (tmp_path / "answers.py").write_text(PROGRAM)
+    monkeypatch.setattr(store_probe, "SDK", str(tmp_path))
+    monkeypatch.setattr(store_probe, "PROGRAM", "answers")
+
+    def ask(answer: dict[str, Any] | str, deadline_s: float = 20.0) -> dict[str, Any] | None:
+        monkeypatch.setenv("ANSWER", answer if isinstance(answer, str) else json.dumps(answer))
+        return store_probe.store_refusal(URL, deadline_s)
+
+    return ask
+
+
+def test_a_store_that_overwrites_is_refused(probe: Callable[..., dict[str, Any] | None]) -> None:
+    said = {"ok": False, "reason": "NoCreateOnly", "message": "it overwrites"}
+    assert probe(said) == {"path": URL, "reason": "NoCreateOnly", "message": "it overwrites"}
+    assert probe({"ok": True, "reason": "Safe", "message": "safe"}) is None
+
+
+def test_a_result_that_is_not_final_is_not_a_refusal(probe: Callable[..., dict[str, Any] | None]) -> None:
+    for reason in ("Unavailable", "ObstoreMissing", "SomethingNew"):
+        assert probe({"ok": False, "reason": reason, "message": "?"}) is None
+    for text in ("not json", "[]", "{}", "null"):
+        assert probe(text) is None
+
+
+def test_missing_rights_are_a_refusal_only_with_settings_of_the_job(
+    probe: Callable[..., dict[str, Any] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"ok": False, "reason": "NoCredentials", "message": "none"}
+    assert probe(said) is None, "the program may have credentials of its own"
+    monkeypatch.setenv("MUSTER_CHECKPOINT_CREDENTIALS", "/var/run/muster-store/checkpoint")
+    assert probe(said) == {"path": URL, "reason": "NoCredentials", "message": "none"}
+
+
+def test_a_store_that_does_not_answer_in_time_is_not_refused(
+    probe: Callable[..., dict[str, Any] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLEEP_S", "60")
+    assert probe({"ok": False, "reason": "NoCreateOnly", "message": ""}, deadline_s=0.3) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"), [(URL, True), ("s3a://bucket/x", False), ("s3://bucket/x?region=eu", False), ("/ckpt", False)]
+)
+def test_only_slot_0_examines_only_stores(
+    url: str, asked: bool, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    urls: list[str] = []
+    monkeypatch.setattr(
+        "muster.trainingjobs.supervisor.attempts.checkpoints.store_refusal", lambda each, _: urls.append(each)
+    )
+    folder = url if "://" in url else str(tmp_path / "ckpt")
+    for slot in ("0", "1"):
+        look = Look([], settings(MUSTER_CHECKPOINT_DIR=folder, MUSTER_SLOT=slot), lambda: None)
+        deadline = time.monotonic() + 20
+        while not look.complete(time.monotonic()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert "unwritable" not in look.answer()
+    assert urls == ([url] if asked else [])
+
+
+def refused(**spec: Any) -> World:
+    world = World(make_job(2, checkpoint={"path": "s3://bucket/run"}, **spec))
+    world.refused_store = Unwritable(path=URL, reason="NoCreateOnly", message="the store overwrites objects")
+    return world
+
+
+def test_the_job_fails_before_its_ranks_start() -> None:
+    world = refused()
+    world.until("Failed")
+    assert world.directed_run == set()
+    assert world.status.faults[-1].rule == "cannot-write"
+    assert "NoCreateOnly" in world.status.message
+    assert "the store overwrites objects" in world.status.message
+    assert "--store-secret" in world.status.message
+
+
+def test_a_job_that_has_saved_before_runs_on_and_says_so() -> None:
+    world = World(make_job(2, checkpoint={"path": "s3://bucket/run"}, backoffLimit=3)).started()
+    world.checkpoint(10)
+    world.refused_store = Unwritable(path=URL, reason="Forbidden", message="403")
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    world.until("Running", attempt=2)
+    assert [each.reason for each in world.actions(RecordEvent) if each.warning and each.reason == "NotWritable"]
+
+
+def test_a_node_with_a_bad_mount_is_still_told_apart_from_a_bad_store() -> None:
+    world = World(make_job(2, checkpoint={"path": "/c"}))
+    world.unwritable = {"n0": errno.EROFS}
+    world.until("Running")
+    assert world.status.faults[-1].rule == "cannot-write-here"
