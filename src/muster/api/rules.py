@@ -168,6 +168,13 @@ STORES: Final = (
     _without_secret("checkpoint", "path"),
     _endpoint("data"),
     _endpoint("checkpoint"),
+    Rule(
+        "!has(self.checkpoint) || !has(self.checkpoint.from) || !has(self.checkpoint.from.path) || "
+        f"!self.checkpoint.from.path.matches({_cel(store_url.SECRET_IN_URL)})",
+        f"checkpoint.from.path {store_url.NO_SECRET}",
+        lambda spec, _: not store_url.has_secret(str(_section(_section(spec, "checkpoint"), "from").get("path", ""))),
+        field=".checkpoint.from.path",
+    ),
 )
 """Rules of the spec about object stores."""
 

@@ -108,11 +108,13 @@ def _answer(api: Api, step: Step, remembered: dict[str, str], reduce: Callable[[
     if body is not None:
         text = body if isinstance(body, str) else json.dumps(body)
         body = fill(text).encode()
-    code, answer, warnings = api.send(
-        step.method, fill(step.path), body, content_type=step.content_type, headers=step.headers
-    )
+
+    def send() -> tuple[int, Any, list[str]]:
+        return api.send(step.method, fill(step.path), body, content_type=step.content_type, headers=step.headers)
+
+    code, answer, warnings = send()
     if step.until:
-        eventually(f"{step.path} answers {step.until}", lambda: api.send(step.method, fill(step.path))[0] == step.until)
+        eventually(f"{step.path} answers {step.until}", lambda: send()[0] == step.until)
         return [step.method, fill(step.path), step.until]
     if step.until_status:
 

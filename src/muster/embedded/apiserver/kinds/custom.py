@@ -11,7 +11,13 @@ from muster.embedded.apiserver.types.strategy import Context, Strategy
 from muster.embedded.apiserver.verbs.incoming import report_unknown
 from muster.embedded.objects import Obj, copy, items, section
 
-_BLOCKING = ("FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany")
+_BLOCKING = (
+    "FieldValueRequired",
+    "FieldValueNotSupported",
+    "FieldValueTypeInvalid",
+    "FieldValueTooLong",
+    "FieldValueTooMany",
+)
 _NOT_CHECKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
     "validation"
@@ -25,12 +31,16 @@ class _Placed(NamedTuple):
     at: str
 
     def broken(self, obj: Obj, old: Obj | None) -> FieldError | None:
-        """Return an error if the rule does not hold."""
+        """Return an error if the rule does not hold.
+
+        A rule about a part that an update does not change is ignored: an object from before the rule stays usable
+        (Kubernetes docs, Custom Resource Definitions, "Validation ratcheting").
+        """
         if self.rule.transition and old is None:
             return None
         mine = section(obj, self.at) if self.at else obj
         before = (section(old, self.at) if self.at else old) if old is not None else {}
-        if self.rule.holds(mine, before):
+        if self.rule.holds(mine, before) or (old is not None and not self.rule.transition and mine == before):
             return None
         path = f"{self.at}{self.rule.field}".lstrip(".")
         return FieldError("FieldValueInvalid", path or "<nil>", f"Invalid value: {self.rule.message}")
