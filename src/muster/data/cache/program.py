@@ -19,6 +19,7 @@ from muster.data.cache.disk import Disk, Limits
 from muster.data.cache.files import Folder, FolderInUse
 from muster.data.cache.node import Node
 from muster.data.cache.opening import SCHEMES, drop_ambient_credentials
+from muster.data.cache.privacy import forbid_core_dumps
 from muster.data.cache.server import Server
 from muster.data.cache.session import Session
 from muster.kube.health import health_app, serve
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     drop_ambient_credentials()
     try:
+        forbid_core_dumps()
         uvloop.run(run(options))
     except (FolderInUse, OSError) as error:
         print(f"muster node cache: {error}", file=sys.stderr)

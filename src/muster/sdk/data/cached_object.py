@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
+from muster.sdk.data.errors import ObjectChanged
 from muster.sdk.data.store import Store
 from muster.sdk.data.wire import BLOCK_BYTES, CacheUnavailable, Message, block_range
 
@@ -72,12 +73,17 @@ class CachedObject(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: object) -> int:
-        """Read up to the end of a block. Raises CacheUnavailable without a store, and the store's StoreError."""
+        """Fill the buffer, as far as the object goes.
+
+        Raises CacheUnavailable without a store, and the store's StoreError.
+        """
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        data = self.pread(len(view), self._position)
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+        view = view[: max(0, self.size_bytes - self._position)]
+        done = 0
+        while done < len(view):
+            done += self._part(view[done:], self._position + done)
+        self._position += done
+        return done
 
     def readall(self) -> bytes:
         """Read the rest of the object. Errors as for `readinto`."""
@@ -87,13 +93,13 @@ class CachedObject(io.RawIOBase):
 
     def pread(self, length: int, offset: int) -> bytes:
         """Return bytes at an offset; fewer only at the end of the object. Thread-safe. Errors as for `readinto`."""
-        parts = []
-        end = min(self.size_bytes, offset + length)
-        while offset < end:
-            part = self._part(end - offset, offset)
-            parts.append(part)
-            offset += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        data = bytearray(max(0, min(length, self.size_bytes - offset)))
+        view = memoryview(data)
+        done = 0
+        while done < len(data):
+            done += self._part(view[done:], offset + done)
+        view.release()
+        return bytes(data)
 
     def close(self) -> None:
         """End the leases and close the descriptors."""
@@ -103,26 +109,29 @@ class CachedObject(io.RawIOBase):
             _end(block)
         super().close()
 
-    def _part(self, length: int, offset: int) -> bytes:
+    def _part(self, view: memoryview, offset: int) -> int:
+        """Read some bytes of one block."""
         number = offset // BLOCK_BYTES
         piece = block_range(self.size_bytes, number)
         within = offset - piece.start
-        length = min(length, piece.length - within)
         try:
             with self._lock:
                 block = self._blocks.get(number) or self._open(number)
-                data = os.pread(block.descriptor, min(length, block.length - within), within)
-            if not data:
+                count = os.preadv(block.descriptor, [view[: block.length - within]], within)
+            if not count:
                 raise CacheUnavailable(f"block {number} of {self._key} is too short")
-            return data
+            return count
         except (CacheUnavailable, OSError) as error:
             if self._store is None:
                 if isinstance(error, CacheUnavailable):
                     raise
                 raise CacheUnavailable(f"block {number} of {self._key}: {error.strerror}") from None
-        data = self._store.read(self._key, offset, length, self._etag)
+        data = self._store.read(self._key, offset, min(len(view), piece.length - within), self._etag)
+        if not data:
+            raise ObjectChanged(f"{self._key}: the object is shorter than it was", self._store.url, self._key)
+        view[: len(data)] = data
         self._count("bucket", len(data))
-        return data
+        return len(data)
 
     def _open(self, number: int) -> _OpenBlock:
         piece = block_range(self.size_bytes, number)
