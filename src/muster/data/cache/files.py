@@ -87,7 +87,8 @@ class Folder:
     def claim(self) -> None:
         """Take the folder for this process and remove partial files. Raises FolderInUse, OSError."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Read-only, so that the kernel can make the file system read-only when its disk fails.
+        lock = os.open(self.root / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -138,7 +138,12 @@ class CacheClient:
         if "error" in answer:
             close_all(descriptors)
             raise CacheUnavailable(str(answer.get("message", "")), str(answer["error"]))
-        return Answer(answer, descriptors[0] if descriptors else -1, connection.end)
+
+        def end_lease(lease: int) -> None:
+            connection.ended.append(lease)
+            self._flush(store_url, access, connection)
+
+        return Answer(answer, descriptors[0] if descriptors else -1, end_lease)
 
     def _take(self, store_url: str, access: Access, deadline_s: float) -> _Connection:
         now = time.monotonic()
@@ -222,6 +227,22 @@ class CacheClient:
             self._idle.setdefault((store_url, access), []).append(connection)
         self._slots.release()
 
+    def _flush(self, store_url: str, access: Access, connection: _Connection) -> None:
+        """End leases at once if the connection is idle; otherwise its next request ends them."""
+        with self._lock:
+            idle = self._idle.get((store_url, access), [])
+            if connection not in idle or not self._slots.acquire(blocking=False):
+                return
+            idle.remove(connection)
+        try:
+            connection.flush()
+        except _BROKEN:
+            connection.close()
+            self._slots.release()
+            self._failed()
+        else:
+            self._give_back(store_url, access, connection)
+
     def _failed(self) -> None:
         """Leave a cache that does not answer alone for a while, and forget its connections."""
         with self._lock:
@@ -231,10 +252,10 @@ class CacheClient:
 
 
 class _Connection:
-    """A connection; one request at a time."""
+    """A connection; one request at a time. Leases in `ended` are reported by `flush` or before the next request."""
 
     def __init__(self, path: str, credentials: dict[str, str]) -> None:
-        self._ended: collections.deque[int] = collections.deque(maxlen=32)
+        self.ended: collections.deque[int] = collections.deque(maxlen=32)
         self._credentials = credentials
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -248,11 +269,15 @@ class _Connection:
         """Send a request and return the answer. Raises OSError (TimeoutError), EOFError, ProtocolError."""
         end_s = time.monotonic() + deadline_s
         self._socket.settimeout(min(SILENCE_S, deadline_s))
-        leases = [self._ended.popleft() for _ in range(len(self._ended))]
-        if leases:
-            send(self._socket, {"op": "done", "leases": leases})
+        self.flush()
         send(self._socket, message)
         return self._answer(end_s)
+
+    def flush(self) -> None:
+        """Send which leases have ended. Errors as for `ask`."""
+        leases = [self.ended.popleft() for _ in range(len(self.ended))]
+        if leases:
+            send(self._socket, {"op": "done", "leases": leases})
 
     def upload(self, message: Message, data: bytes | str, deadline_s: float) -> tuple[Message, list[int]]:
         """Send a `put` and its bytes. Errors as for `ask`."""
@@ -274,10 +299,6 @@ class _Connection:
         if credentials != self._credentials:
             self.ask({"op": "credentials", "credentials": credentials}, SILENCE_S)
             self._credentials = credentials
-
-    def end(self, lease: int) -> None:
-        """End a lease with the next request."""
-        self._ended.append(lease)
 
     def close(self) -> None:
         """Close the connection, and so end its leases."""
