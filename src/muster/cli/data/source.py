@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.jobs.job_names import job_names
 from muster.cli.names import not_empty, valid_object_name
 from muster.cli.program import prefix
 from muster.sdk.data.access import Access
@@ -49,30 +51,53 @@ class Given(NamedTuple):
         return bool(self.text) and "/" not in self.text
 
 
+def _text(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a text that is neither a URL or folder nor the name of a job; a click callback."""
+    not_empty(context, parameter, value)
+    if value and "/" not in value and not valid_object_name(value) and not context.resilient_parsing:
+        raise BadInput(
+            f"{value!r} is neither a URL nor the name of a job", "write s3://BUCKET/PREFIX, or ./FOLDER for a folder"
+        )
+    return value
+
+
+def _folder(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a folder that does not exist; a click callback."""
+    not_empty(context, parameter, value)
+    if value and not Path(value).is_dir():
+        raise BadInput(f"--credentials {value} is not a folder", "it holds files such as AWS_ACCESS_KEY_ID")
+    return value
+
+
 def source_options(required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the argument SOURCE and its options. The command receives them as one parameter, `given`."""
     default = None if required else ""
     options = (
-        click.argument("source", metavar="SOURCE" if required else "[SOURCE]", required=required, default=default),
+        click.argument(
+            "source",
+            metavar="SOURCE" if required else "[SOURCE]",
+            required=required,
+            default=default,
+            callback=_text,
+            shell_complete=job_names,
+        ),
         click.option("--endpoint", default="", metavar="URL", callback=not_empty, help="Endpoint of the store."),
         click.option("--region", default="", metavar="NAME", callback=not_empty, help="Region of the bucket."),
         click.option(
             "--credentials",
             default="",
             metavar="DIR",
-            callback=lambda context, parameter, value: _folder(context, parameter, value),
+            callback=_folder,
             help="Folder with a file for each variable, such as AWS_ACCESS_KEY_ID (the environment).",
         ),
     )
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
         def with_source(*args: Any, source: str, endpoint: str, region: str, credentials: str, **rest: Any) -> Any:
             return function(*args, given=Given(source, endpoint, region, credentials), **rest)
 
         wrapped: Callable[..., Any] = with_source
-        wrapped.__doc__ = function.__doc__
-        wrapped.__name__ = function.__name__
-        wrapped.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         for option in reversed(options):
             wrapped = option(wrapped)
         return wrapped
@@ -83,15 +108,10 @@ def source_options(required: bool = True) -> Callable[[Callable[..., Any]], Call
 async def source_of(given: Given, cluster: Cluster | None, client: Client | None) -> Source:
     """Return the store of a URL, or of a job's spec.data. A URL needs no cluster.
 
-    Raises CliError if there is no such job, or if it has no data, and BadInput if the text can be neither.
+    Raises CliError if there is no such job, or if it has no data.
     """
     if not given.is_job:
         return Source(given.text, Access(given.endpoint, given.region, given.credentials))
-    if not valid_object_name(given.text):
-        raise BadInput(
-            f"{given.text!r} is neither a URL nor the name of a job",
-            "write s3://BUCKET/PREFIX, or ./FOLDER for a folder",
-        )
     assert cluster is not None
     assert client is not None
     from muster.cli.jobs.watch import get_job
@@ -106,14 +126,6 @@ async def source_of(given: Given, cluster: Cluster | None, client: Client | None
         )
     access = Access(given.endpoint or data.endpoint, given.region or data.region, given.credentials)
     return Source(data.url, access, job.name)
-
-
-def _folder(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a folder that does not exist; a click callback."""
-    not_empty(context, parameter, value)
-    if value and not Path(value).is_dir():
-        raise BadInput(f"--credentials {value} is not a folder", "it holds files such as AWS_ACCESS_KEY_ID")
-    return value
 
 
 @contextlib.contextmanager
