@@ -139,14 +139,10 @@ class Session:
 
     async def _find(self, block: Block, peers: bool) -> Got:
         fetcher, job = self.node.fetcher, self.who.job
-        got = await self._from_disk(block)
+        got = await self._held(block)
         if got is not None:
-            try:
-                await self._check(block, got.footer.owner)
-            except BaseException:
-                drop(got)
-                raise
             return got
+        store = await self.opened()
         gang = self.member.gang if self.member is not None else None
         if gang is not None and peers and not fetcher.in_flight(block):
             scoped = block.scoped(job)
@@ -154,13 +150,33 @@ class Session:
             if got is not None:
                 return got
             try:
-                return await fetcher.download(Request(scoped, await self.opened(), job, gang))
+                return await fetcher.download(Request(scoped, store, job, gang))
             except NoPeer:
                 pass
-        if fetcher.in_flight(block):
+        checked = False
+        while True:
+            # If the disk has no copy, nothing else runs between this look and the begin of the download. So no reader
+            # begins a second download, and none joins the download of another reader without a check of its rights.
+            got = await self._held(block)
+            if got is not None:
+                return got
+            if checked or not fetcher.in_flight(block):
+                break
             await self._check(block, "")
-        got = await fetcher.download(Request(block, await self.opened(), job))
+            checked = True
+        got = await fetcher.download(Request(block, store, job))
         self.node.trust.granted(self.who, block.object)
+        return got
+
+    async def _held(self, block: Block) -> Got | None:
+        """Return the copy on the disk, or None without one. Raises StoreError if this reader may not have it."""
+        got = await self._from_disk(block)
+        if got is not None:
+            try:
+                await self._check(block, got.footer.owner)
+            except BaseException:
+                drop(got)
+                raise
         return got
 
     async def _check(self, block: Block, owner: str) -> None:
