@@ -15,7 +15,7 @@ from muster.cli.jobs.job_names import JOB_NAMES, job_names
 from muster.cli.names import NODE_NAMES
 from muster.cli.output import note, output_option, print_data, print_table
 from muster.cli.table_group import system_namespace
-from muster.cli.target import Target, cluster_options, if_allowed, resolve
+from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
     from muster.cli.data.links import Link
@@ -51,16 +51,15 @@ async def _status(cluster: Cluster, nodes: Iterable[str], job: str, namespace: s
         only = await _uid(client, cluster, job) if job else ""
         caches = await find_caches(cluster, client, namespace, nodes)
         outcomes = await ask_each(caches, _ask)
-        names = await _names(client)
     answers = {each.node: each.value for each in outcomes if each.value is not None}
     jobs = by_job(answers, only)
     if output:
-        print_data(_data(outcomes, jobs, names, only), output)
+        print_data(_data(outcomes, jobs, only), output)
     else:
         print_table(HEADERS, [_row(each, only) for each in outcomes], OPTIONAL)
         if jobs:
             click.echo()
-            print_table(JOB_HEADERS, [_job_row(names.get(uid, uid), each) for uid, each in jobs.items()], JOB_OPTIONAL)
+            print_table(JOB_HEADERS, [_job_row(each) for each in jobs.values()], JOB_OPTIONAL)
         for outcome in outcomes:
             reason = str(outcome.error) if outcome.error else str((outcome.value or {}).get("reason") or "")
             if reason:
@@ -78,22 +77,13 @@ async def _uid(client: Client, cluster: Cluster, job: str) -> str:
     return (await get_job(client, cluster.namespace, job)).uid
 
 
-async def _names(client: Client) -> dict[str, str]:
-    """Names of jobs by UID; none if the user may not list the jobs of all namespaces."""
-    from muster.api.training_job import TrainingJob
-
-    listed = await if_allowed(client.list(TrainingJob))
-    return {job.uid: job.key for job in listed.items} if listed else {}
-
-
 def by_job(answers: dict[str, Message], only: str = "") -> dict[str, dict[str, Any]]:
-    """Sum the figures of each job over the nodes: {UID: {nodes, readers, bytes, rate_bytes_per_s}}."""
+    """Sum the figures of each job over the nodes: {UID: {name, nodes, readers, bytes, rate_bytes_per_s}}."""
     found: dict[str, dict[str, Any]] = {}
     for answer in answers.values():
         for each in _jobs(answer, only):
-            total = found.setdefault(
-                each["job"], {"nodes": 0, "readers": 0, "bytes": dict.fromkeys(SOURCES, 0), "rate_bytes_per_s": 0}
-            )
+            none = {"nodes": 0, "readers": 0, "bytes": dict.fromkeys(SOURCES, 0), "rate_bytes_per_s": 0}
+            total = found.setdefault(each["job"], {"name": each["name"], **none})
             total["nodes"] += 1
             total["readers"] += each["readers"]
             total["rate_bytes_per_s"] += each["rate_bytes_per_s"]
@@ -123,10 +113,10 @@ def _row(outcome: Outcome[Message], only: str) -> Sequence[str]:
     )
 
 
-def _job_row(name: str, each: dict[str, Any]) -> Sequence[str]:
+def _job_row(each: dict[str, Any]) -> Sequence[str]:
     rate = each["rate_bytes_per_s"]
     limit = f"{size(rate)}/s" if rate else "-"
-    return (name, str(each["nodes"]), *_bytes(each["bytes"]), str(each["readers"]), limit)
+    return (each["name"], str(each["nodes"]), *_bytes(each["bytes"]), str(each["readers"]), limit)
 
 
 def _bytes(counts: dict[str, int]) -> tuple[str, ...]:
@@ -134,13 +124,11 @@ def _bytes(counts: dict[str, int]) -> tuple[str, ...]:
     return (share(counts["peer"] + counts["disk"], sum(counts.values())), *(size(counts[each]) for each in SOURCES))
 
 
-def _data(
-    outcomes: Sequence[Outcome[Message]], jobs: dict[str, dict[str, Any]], names: dict[str, str], only: str
-) -> dict[str, Any]:
+def _data(outcomes: Sequence[Outcome[Message]], jobs: dict[str, dict[str, Any]], only: str) -> dict[str, Any]:
     nodes = []
     for outcome in outcomes:
         answer = {name: value for name, value in (outcome.value or {}).items() if name not in ("ok", "jobs")}
         if outcome.value is not None:
             answer["jobs"] = _jobs(outcome.value, only)
         nodes.append({**answer, "node": outcome.node, **({"error": str(outcome.error)} if outcome.error else {})})
-    return {"nodes": nodes, "jobs": [{"uid": uid, "job": names.get(uid, ""), **each} for uid, each in jobs.items()]}
+    return {"nodes": nodes, "jobs": [{"job": uid, **each} for uid, each in jobs.items()]}
