@@ -37,7 +37,9 @@ def line(side: str, done: Measured) -> str:
 
 def cold(stage: Stage, repetitions: int, say: Say) -> dict[str, list[Measured]]:
     """Each side reads all shards once from the bucket, by turns. A side that fails is left out from then on."""
-    sides: dict[str, Path | None] = dict.fromkeys((*ALONE, "muster_store", "muster_stream", "boto3"))
+    sides: dict[str, Path | None] = dict.fromkeys(
+        (*ALONE, "muster_store", "muster_stream", "muster_stream_in_order", "boto3")
+    )
     if stage.peers is None:
         say(f"without {' and '.join(PEERS)}: {stage.no_peers}")
     else:

@@ -13,7 +13,7 @@ from obstore.store import S3Store
 
 from muster.controlplane.s3server import REGION, S3Server
 
-BUCKET = "bench"
+BUCKET, SHARDS = "bench", "shards"
 
 
 class BenchServer:
@@ -41,6 +41,7 @@ class BenchServer:
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_ENDPOINT_URL": self.endpoint,
             "S3_ENDPOINT_URL": self.endpoint,
+            "MUSTER_DATA_URL": f"s3://{BUCKET}/{SHARDS}",
             "MUSTER_DATA_ENDPOINT": self.endpoint,
             "MUSTER_DATA_REGION": REGION,
             "MUSTER_CHECKPOINT_ENDPOINT": self.endpoint,

@@ -14,10 +14,10 @@ import obstore
 
 from bench.data.processes import ROOT, WorkerFailed, run_alone
 from bench.data.samples import Size, key, tar
-from bench.data.server import BUCKET, BenchServer
+from bench.data.server import BUCKET, SHARDS, BenchServer
 from muster.controlplane.s3server import REGION
 
-PREFIX, MDS = "shards", "mds"
+MDS = "mds"
 BATCH = 32
 SHARD_BYTES = 32 << 20
 """Of the peer's own format."""
@@ -38,15 +38,15 @@ class Stage(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """The shards, below PREFIX."""
+        """The shards, below SHARDS."""
         return [key(shard) for shard in range(self.size.shards)]
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """What a worker needs, with a new folder of its own."""
         return {
             "bucket": BUCKET,
-            "prefix": PREFIX,
-            "url": f"s3://{BUCKET}/{PREFIX}",
+            "prefix": SHARDS,
+            "url": f"s3://{BUCKET}/{SHARDS}",
             "mds": MDS,
             "keys": self.keys,
             "region": REGION,
@@ -68,7 +68,7 @@ def staged(size: Size) -> Iterator[Stage]:
         peers, no_peers = _peers()
         with BenchServer(folder / "s3") as server:
             total = 0
-            store = server.store(PREFIX)
+            store = server.store(SHARDS)
             for shard in range(size.shards):
                 data = tar(shard, size.samples)
                 total += len(data)

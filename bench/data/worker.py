@@ -146,14 +146,14 @@ def plain_files(settings: Settings) -> Run:
     return run
 
 
-def muster_stream(settings: Settings) -> Run:
+def muster_stream(settings: Settings, shuffle: bool) -> Run:
     """Muster's reader: samples of all shards, from the bucket, from a folder, or through the node cache."""
-    from muster.sdk.data.streaming import stream
+    from muster.sdk.data import stream
 
     options = {
         "seed": 7,
         "global_batch": settings["batch"],
-        "shuffle": settings["shuffle"],
+        "shuffle": shuffle,
         "epochs": 1,
         "rank": settings.get("rank", 0),
         "world_size": settings.get("world_size", 1),
@@ -244,7 +244,8 @@ SIDES: dict[str, Callable[[Settings], Run]] = {
     "obstore_whole": obstore_whole,
     "obstore_ranges": obstore_ranges,
     "muster_store": muster_store,
-    "muster_stream": muster_stream,
+    "muster_stream": lambda settings: muster_stream(settings, shuffle=True),
+    "muster_stream_in_order": lambda settings: muster_stream(settings, shuffle=False),
     "cached_files": cached_files,
     "muster_save": lambda settings: saving(settings, background=False),
     "muster_background_save": lambda settings: saving(settings, background=True),
