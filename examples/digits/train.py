@@ -118,12 +118,17 @@ def main() -> None:
     velocity: Arrays = {name: np.zeros_like(values) for name, values in model.items()}
     step = 0
 
-    last = comm.bcast(muster.last_checkpoint())
-    if last is not None:
-        saved = dict(np.load(last.path)) if rank == 0 else None
-        saved = comm.bcast(saved)
-        model = {name: saved[f"model_{name}"] for name in model}
-        velocity = {name: saved[f"velocity_{name}"] for name in velocity}
+    def read(files: Any) -> tuple[Arrays, Arrays]:
+        """Called with the newest checkpoint; if that is damaged on any rank, with an older one on all of them."""
+        with np.load(files.path) as saved:
+            return (
+                {name: saved[f"model_{name}"] for name in model},
+                {name: saved[f"velocity_{name}"] for name in velocity},
+            )
+
+    loaded = muster.load_checkpoint(read, agree=lambda good: all(comm.allgather(good)))
+    if loaded is not None:
+        (model, velocity), last = loaded
         step = last.step
     if rank == 0:
         print(f"{size} ranks, attempt {muster.attempt()}, from step {step}", flush=True)
