@@ -17,7 +17,7 @@ from muster.sdk.data.store import ObjectInfo, Store
 
 TEMPORARY_PREFIX = ".muster-writing-"
 _CHUNK_BYTES = 1 << 20
-_ATTEMPTS = 20
+_ATTEMPTS = 100
 
 
 class FileStore(Store):
@@ -137,14 +137,16 @@ class FileStore(Store):
             raise FileExistsError(errno.EEXIST, "exists")
         folder = os.path.dirname(path)
         for attempt in range(_ATTEMPTS):
-            _make_folders(folder)
             temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
             try:
+                _make_folders(folder)
+                if attempt:
+                    source.seek(0)
                 with open(temporary, "xb", buffering=0) as file:
                     return self._fill(key, file, temporary, path, source, create_only)
             except FileNotFoundError:
-                if attempt + 1 == _ATTEMPTS or os.path.isdir(folder):
-                    raise  # otherwise `delete` has just removed the empty folder
+                if attempt + 1 == _ATTEMPTS:
+                    raise  # otherwise a concurrent `delete` has removed the empty folder
             finally:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
@@ -160,7 +162,8 @@ class FileStore(Store):
             rename_exclusively(temporary, path)
         else:
             os.replace(temporary, path)
-        _flush_folder(os.path.dirname(path))
+        with contextlib.suppress(FileNotFoundError):  # a concurrent `delete` has removed all of it
+            _flush_folder(os.path.dirname(path))
         return _info(key, os.fstat(file.fileno()))
 
     def _walk(self, folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[ObjectInfo]:

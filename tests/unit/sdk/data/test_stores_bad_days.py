@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -286,3 +288,27 @@ def test_many_threads_share_a_store(store: Store) -> None:
     for thread in threads:
         thread.join(30)
     assert found == bodies
+
+
+FORKING = """
+import os, sys
+from muster.sdk.data import Access, StoreError, open_store
+store = open_store(sys.argv[1], Access(sys.argv[2], "us-east-1", sys.argv[3]), 10)
+store.put("x", b"1")
+child = os.fork()
+if not child:
+    try:
+        store.read("x")
+    except StoreError as error:
+        del store
+        os._exit(7 if error.reason == "Forked" and "multiprocessing_context='spawn'" in str(error) else 8)
+    os._exit(9)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), store.read("x"))
+"""
+
+
+def test_forked_process_gets_an_error_and_its_parent_reads_on(s3_url: str, s3: Access) -> None:
+    """obstore hangs in a forked process, and hangs in the parent too if the child frees the parent's clients."""
+    command = [sys.executable, "-c", FORKING, s3_url, s3.endpoint, s3.credentials_dir]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.strip() == "7 b'1'"
