@@ -21,12 +21,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-CACHE_CONFIG_MAP: Final = "muster-cache"
-TICKET_KEY: Final = "ticket.pub"
-"""Key of that ConfigMap: the public keys, the newest first."""
+from muster.api.names import CACHE_TICKET_KEY
+
 LIFETIME_S: Final = 24 * 3600.0
 RENEW_S: Final = LIFETIME_S / 2
-"""The controller signs a new ticket when the old one is this old. Readers do so well within the other half."""
+"""The controller sends a new ticket when the old one has less time left than this."""
 CLOCK_SKEW_S: Final = 300.0
 """An expired ticket is accepted for this long, because the clock of a node may be ahead of the controller's."""
 PUBLIC_KEYS_MAX: Final = 4
@@ -70,13 +69,18 @@ class PeerList(msgspec.Struct, frozen=True, kw_only=True):
         """Addresses of all peers."""
         return {peer.address for part in (self.group, self._partners(), self.near) for peer in part}
 
-    def digest(self) -> str:
-        """SHA-256 of the list, in hex, for the ticket."""
-        listed = [[[peer.slot, peer.address] for peer in part] for part in (self.group, self._partners(), self.near)]
-        return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
+    def digest(self, of_group: str = "") -> str:
+        """SHA-256 of the list, in hex, for the ticket. `of_group`: the result of `group_digest`, if it is known."""
+        others = [_listed(self._partners()), _listed(self.near)]
+        return _sha256([of_group or group_digest(self.group), *others])
 
     def _partners(self) -> Sequence[Peer]:
         return (self.partner,) if self.partner is not None else ()
+
+
+def group_digest(group: Iterable[Peer]) -> str:
+    """SHA-256 of a group, in hex. All its nodes have the same."""
+    return _sha256(_listed(group))
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,7 +140,7 @@ class TicketVerifier:
         lines = [line.strip() for line in public_keys.splitlines()]
         self._keys = [_public_key(line) for line in lines if line and not line.startswith("#")]
         if len(self._keys) > PUBLIC_KEYS_MAX:
-            raise ValueError(f"{TICKET_KEY} has {len(self._keys)} keys; at most {PUBLIC_KEYS_MAX} are accepted")
+            raise ValueError(f"{CACHE_TICKET_KEY} has {len(self._keys)} keys; at most {PUBLIC_KEYS_MAX} are accepted")
 
     def verify(self, text: str, now: float) -> Ticket:
         """Return the content of a valid ticket. Raises TicketRefused."""
@@ -172,6 +176,14 @@ def merged_public_keys(newest: str, known: str) -> str:
     return "\n".join([newest, *_valid(each for each in earlier if each != newest)[:1], ""])
 
 
+def _listed(peers: Iterable[Peer]) -> list[list[object]]:
+    return [[peer.slot, peer.address] for peer in peers]
+
+
+def _sha256(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
+
+
 def _valid(lines: Iterable[str]) -> list[str]:
     return [line for line in lines if _is_key(line)]
 
@@ -190,7 +202,7 @@ def _public_key(line: str) -> Ed25519PublicKey:
     except ValueError:
         raw = b""
     if len(raw) != _KEY_BYTES:
-        raise ValueError(f"a line of {TICKET_KEY} is not a base64 Ed25519 key")
+        raise ValueError(f"a line of {CACHE_TICKET_KEY} is not a base64 Ed25519 key")
     return Ed25519PublicKey.from_public_bytes(raw)
 
 

@@ -12,6 +12,9 @@ from muster.kube.objects.struct import KubeStruct
 RANK_RANGES_MAX = 160
 """Most ranges of slots in a record: about 4 KB. The whole status may have 16 KB."""
 
+SWAPS_MAX = 64
+"""Most exchanges of partners in a record: about 1 KB."""
+
 
 class SlotRange(KubeStruct):
     """Consecutive slots whose node ranks are consecutive too."""
@@ -39,6 +42,26 @@ class HandedCheckpoint(KubeStruct):
             "programs that do not report it."
         ),
     ] = None
+
+
+class CopyPartners(KubeStruct):
+    """Which node keeps copies of which node's checkpoint shards: an offset in the order of node ranks."""
+
+    offset: Annotated[int, Meta(description="The partner of node rank r is the node rank (r + offset) mod nodes.")]
+    swaps: Annotated[
+        tuple[int, ...],
+        Meta(
+            max_length=2 * SWAPS_MAX,
+            description="Pairs of node ranks that exchange their partners, one after the other.",
+        ),
+    ] = ()
+    outside: Annotated[
+        Literal["Zone", "Rack", "Node"],
+        Meta(description="What every node's partner is outside of: the node's zone, its rack, or only the node."),
+    ] = "Node"
+    same_domain: Annotated[
+        int, Meta(description="Number of nodes whose partner is in a domain that it should be outside of.")
+    ] = 0
 
 
 class RunRecord(KubeStruct):
@@ -70,6 +93,10 @@ class RunRecord(KubeStruct):
     checkpoint: Annotated[HandedCheckpoint | None, Meta(description="The checkpoint from which the attempt began.")] = (
         None
     )
+    partners: Annotated[
+        CopyPartners | None,
+        Meta(description="Partners for copies of checkpoint shards. Absent if fewer than two nodes have a cache."),
+    ] = None
 
     def slots_by_rank(self) -> list[int]:
         """The slots in the order of their node ranks; empty if that is the order of the slot numbers.

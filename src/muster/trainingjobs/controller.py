@@ -42,6 +42,7 @@ from muster.trainingjobs.pods.node_use import NodeCounts
 from muster.trainingjobs.pods.pod import PodSettings
 from muster.trainingjobs.pods.slots import slots_of
 from muster.trainingjobs.rendezvous.agreement import Agreement
+from muster.trainingjobs.rendezvous.cache_tickets import CacheTickets
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
 from muster.trainingjobs.rendezvous.server import CheckpointProblem, ReportRequest, RestoreRequest, Stale, confirmed
@@ -107,7 +108,8 @@ class TrainingJobController:
         self._metrics = training_job_metrics(registry)
         self._shadow = Shadow(shadow, pods, self._metrics) if shadow is not None else None
         self.strain = Strain(clock)
-        self.members = Members(cluster_secret, self._member_changed, clock, rng)
+        tickets = CacheTickets(cluster_secret, clock)
+        self.members = Members(cluster_secret, self._member_changed, clock, rng, tickets.part)
         self.caches = Caches(
             client,
             informers or Informers(client, FORMS, progress=progress, rng=rng),

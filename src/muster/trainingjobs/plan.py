@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from muster.api.run_record import HandedCheckpoint
+from muster.api.run_record import CopyPartners, HandedCheckpoint
 from muster.api.training_job import Launcher, RemoteShell
 from muster.api.training_job_status import TrainingJobStatus
 
@@ -87,6 +87,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     master_address: str
     master_port: int
     checkpoint: HandedCheckpoint | None
+    partners: CopyPartners | None = None
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True):

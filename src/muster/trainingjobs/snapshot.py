@@ -95,6 +95,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         others: if nothing was found, the newest checkpoints of other jobs below spec.checkpoint.path.
         unwritable: the job's checkpoint folder, if the node cannot write it.
         cache_address: host and port of the node's cache for other nodes; "" without one.
+        cache_expires: when its ticket for the cache expires, in seconds since the epoch; 0 without one.
     """
 
     pod_uid: str
@@ -117,6 +118,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[CheckpointSource, ...] = ()
     unwritable: Unwritable | None = None
     cache_address: str = ""
+    cache_expires: int = 0
 
 
 class RestoreFailure(msgspec.Struct, frozen=True):

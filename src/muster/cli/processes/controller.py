@@ -32,7 +32,7 @@ from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
 from muster.kube.informers import Informers
-from muster.kube.leader import LEASE_DURATION_S, LeaderElector
+from muster.kube.leader import LEASE_DURATION_S, LeaderElector, Term
 from muster.manager.controllers import Parts, Shared, works_of
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import Settings
@@ -42,6 +42,7 @@ from muster.trainingjobs.pods.pod import PodSettings
 from muster.trainingjobs.pods.stores import CacheMode, CacheVolume
 from muster.trainingjobs.rendezvous.secrets import InstallationSecrets, ephemeral, load_or_create
 from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
+from muster.trainingjobs.rendezvous.ticket_key import keep_published
 from muster.trainingjobs.rendezvous.tokens import TokenReviewer
 from muster.trainingjobs.snapshot import EXCLUSION_S
 
@@ -139,6 +140,13 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             preflight=options.preflight,
         )
         works = [jobs.run(), elector.run()]
+        if options.cache is not None and not options.shadow:
+            fenced = elector.fence(client)
+
+            async def publish(term: Term) -> None:
+                await keep_published(fenced, options.namespace, kept.cluster_secret)
+
+            works.append(elector.while_leading(publish, "ticket-key"))
         works += works_of(
             shared,
             parts,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from muster.kube.objects.node import Node
 from muster.trainingjobs.attempts import run_record
+from muster.trainingjobs.attempts.cache_address import cache_address
 from muster.trainingjobs.plan import Host, RunPlan
 from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
@@ -22,14 +24,16 @@ def run_plan(snapshot: JobSnapshot, slots: Sequence[Slot]) -> RunPlan | None:
         mpi_args=spec.mpi.extra_args if spec.mpi is not None else (),
         remote_shell=spec.mpi.remote_shell if spec.mpi is not None else "supervisor",
         ranks_per_node=record.ranks_per_node,
-        hosts=tuple(_host(slot) for slot in ordered),
+        hosts=tuple(_host(slot, snapshot.nodes) for slot in ordered),
         master_address=record.master_address,
         master_port=record.master_port,
         checkpoint=record.checkpoint,
+        partners=record.partners,
     )
 
 
-def _host(slot: Slot) -> Host:
+def _host(slot: Slot, nodes: Mapping[str, Node]) -> Host:
     assert slot.pod is not None
     assert slot.member is not None, "every supervisor has joined"
-    return Host(slot.number, slot.pod.uid, slot.member.address, slot.member.shell_port, slot.member.cache_address)
+    member = slot.member
+    return Host(slot.number, slot.pod.uid, member.address, member.shell_port, cache_address(slot, nodes))

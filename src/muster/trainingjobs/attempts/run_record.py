@@ -15,10 +15,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.names import LABEL_RACK, LABEL_ZONE
-from muster.api.run_record import RANK_RANGES_MAX, HandedCheckpoint, RunRecord, SlotRange
+from muster.api.run_record import RANK_RANGES_MAX, CopyPartners, HandedCheckpoint, RunRecord, SlotRange
 from muster.api.training_job_status import CheckpointStatus, TrainingJobStatus
 from muster.kube.objects.node import Node
 from muster.trainingjobs.attempts import checkpoints
+from muster.trainingjobs.attempts.cache_address import cache_address
+from muster.trainingjobs.attempts.copy_partners import Domain, choose
 from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
@@ -172,7 +174,17 @@ def _record(snapshot: JobSnapshot, ordered: Sequence[Slot], checkpoint: HandedCh
         master_address=first.member.address,
         master_port=master_port(snapshot.job.uid, status.attempt),
         checkpoint=checkpoint,
+        partners=_partners(snapshot, ordered),
     )
+
+
+def _partners(snapshot: JobSnapshot, ordered: Sequence[Slot]) -> CopyPartners | None:
+    if sum(bool(cache_address(slot, snapshot.nodes)) for slot in ordered) < 2:
+        return None
+    labels = [node.metadata.labels if (node := snapshot.nodes.get(slot.node)) is not None else {} for slot in ordered]
+    domains = [Domain(each.get(LABEL_ZONE, ""), each.get(LABEL_RACK, "")) for each in labels]
+    before = snapshot.job.status.run
+    return choose(domains, before.partners if before is not None else None)
 
 
 def _all_heard(part: Sequence[Slot], attempt: int) -> list[Member]:

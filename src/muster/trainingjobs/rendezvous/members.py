@@ -7,8 +7,6 @@ controller, supervisors report again.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -17,6 +15,7 @@ from msgspec.structs import replace
 
 from muster.kube.clock import steady_time
 from muster.trainingjobs.plan import Directive, RunPlan
+from muster.trainingjobs.rendezvous.secrets import attempt_key
 from muster.trainingjobs.snapshot import Member
 
 POLL_S_MAX: Final = 20.0
@@ -32,11 +31,12 @@ _STALL_REVISION: Final = 1 << 40
 """Added to a directive's revision for each stall; larger than the revisions of one attempt."""
 
 Answer = dict[str, Any]
-CacheTickets = Callable[[str, str, int, RunPlan, int], Mapping[str, Any] | None]
-"""Returns what a node needs to use the caches of its gang: {ticket, key, peers}; None without caches.
+CacheTickets = Callable[[str, str, int, RunPlan, int, int], Mapping[str, Any] | None]
+"""Returns what a node needs to use the caches of its gang: {ticket, key, peers, expires}.
 
-Arguments: the job's key and UID, the attempt, its plan, and the node rank. It is called for each `run` directive that
-is sent, so it must be cheap.
+None without caches, and while the node's ticket is good for long. Arguments: the job's key and UID, the attempt, its
+plan, the node rank, and when the node's ticket expires (0: it has none). It is called for each `run` directive that is
+sent, so it must be cheap.
 """
 
 
@@ -267,7 +267,10 @@ class Members:
         if gang.stalls:
             answer["stall"] = gang.stalls
         if desired == "run" and run is not None:
-            answer["run"] = self._run(gang.key, job_uid, directive.attempt, run, gang.ranks[pod_uid])
+            member, expires = gang.members.get(pod_uid), 0
+            if member is not None and member.attempt == directive.attempt and member.state != "idle":
+                expires = member.cache_expires
+            answer["run"] = self._run(gang.key, job_uid, directive.attempt, run, gang.ranks[pod_uid], expires)
         return answer
 
     def _desired(self, gang: Gang, pod_uid: str) -> tuple[str, int]:
@@ -279,7 +282,7 @@ class Members:
             return "exit", 1  # superseded, unless the pod is of this attempt and newer than the directive
         return directive.desired, directive.exit_code
 
-    def _run(self, key: str, job_uid: str, attempt: int, run: RunPlan, rank: int) -> Answer:
+    def _run(self, key: str, job_uid: str, attempt: int, run: RunPlan, rank: int, expires: int) -> Answer:
         ours = run.hosts if rank == 0 else (run.hosts[0], run.hosts[rank])
         answer: Answer = {
             "launcher": run.launcher,
@@ -301,14 +304,14 @@ class Members:
             answer["checkpoint"] = {"path": run.checkpoint.path, "step": run.checkpoint.step}
             if run.checkpoint.manifest:
                 answer["checkpoint"]["manifest"] = run.checkpoint.manifest
-        cache = self._tickets(key, job_uid, attempt, run, rank)
+        cache = self._tickets(key, job_uid, attempt, run, rank, expires)
         if cache is not None:
             answer["cache"] = dict(cache)
         return answer
 
     def attempt_key(self, job_uid: str, attempt: int) -> str:
         """Return the remote-shell key of an attempt, in hex. It is the same after a restart of the controller."""
-        return hmac.new(self._secret, f"{job_uid}/{attempt}".encode(), hashlib.sha256).hexdigest()
+        return attempt_key(self._secret, job_uid, attempt)
 
     def _wake(self, gang: Gang) -> None:
         for waiting in gang.polls.values():

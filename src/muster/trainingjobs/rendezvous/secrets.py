@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 from typing import Final
 
@@ -34,6 +36,11 @@ async def load_or_create(client: Client, namespace: str) -> InstallationSecrets:
     cluster = await _get_or_create(client, namespace, CLUSTER_SECRET, _new_secret)
     authority = CertificateAuthority(KeyPair(tls.data[_CERTIFICATE], tls.data[_KEY]))
     return InstallationSecrets(authority, cluster.data[_SECRET])
+
+
+def attempt_key(cluster_secret: bytes, job_uid: str, attempt: int) -> str:
+    """Return the key of an attempt's remote shell, in hex. Other keys of the attempt are derived from it."""
+    return hmac.new(cluster_secret, f"{job_uid}/{attempt}".encode(), hashlib.sha256).hexdigest()
 
 
 def ephemeral() -> InstallationSecrets:

@@ -77,6 +77,7 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
     idle: tuple[IdleRank, ...] = ()
     traces: tuple[RankTrace, ...] = ()
     cache_address: str = ""
+    cache_expires: int = 0
 
 
 class ReportedCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
@@ -245,6 +246,7 @@ class RendezvousServer:
             others=said.others[:_OTHERS_MAX],
             unwritable=said.unwritable,
             cache_address=said.cache_address[:_ADDRESS_CHARS],
+            cache_expires=said.cache_expires,
         )
         answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)
         if not self._jobs.serving:

@@ -1,0 +1,135 @@
+"""Chooses for each node the one that keeps copies of its checkpoint shards, outside its failure domain.
+
+The choice is one offset in the order of node ranks, and a few exchanges: node rank r has the partner r + offset. So
+each node keeps the copies of one other node, and the record of 7,500 nodes is as small as that of two.
+
+Ranks are ordered by zone and rack (`run_record.rank_order`). So an offset of the size of the largest domain leads out
+of every domain, unless one holds more than half of the nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from muster.api.run_record import SWAPS_MAX, CopyPartners
+
+_SPREAD: Final = 32
+"""Offsets that are tried besides the sizes of domains, for orders that mix the domains."""
+NEAR: Final = 2
+"""If ranks move by so many after a node was replaced, a shard's node and its partner are still among the near ones."""
+
+
+class Domain(NamedTuple):
+    """Where a node is; "" if its labels do not say it."""
+
+    zone: str
+    rack: str
+
+
+def choose(domains: Sequence[Domain], before: CopyPartners | None) -> CopyPartners | None:
+    """Return the partners of an attempt; None for a single node.
+
+    Args:
+        domains: of the nodes, by node rank.
+        before: of the attempt before. Its offset is used again if no other is better, so that copies stay where they
+            are.
+    """
+    count = len(domains)
+    if count < 2:
+        return None
+    best = _best(domains)
+    offset = _best_offset(domains, best, before)
+    partners = [(rank + offset) % count for rank in range(count)]
+    swaps = _exchange(domains, partners, best)
+    costs = [_cost(domains[rank], domains[partner]) for rank, partner in enumerate(partners)]
+    levels: tuple[Literal["Zone", "Rack", "Node"], ...] = ("Zone", "Rack", "Node")
+    return CopyPartners(
+        offset=offset,
+        swaps=tuple(swaps),
+        outside=levels[max(costs)],
+        same_domain=sum(cost > best for cost in costs) if best < 2 else count,
+    )
+
+
+def partner_of(partners: CopyPartners, rank: int, nodes: int) -> int:
+    """Return the node rank that keeps copies for a node rank."""
+    for first, second in zip(partners.swaps[::2], partners.swaps[1::2], strict=False):
+        if rank in (first, second):
+            rank = first + second - rank
+            break
+    return (rank + partners.offset) % nodes
+
+
+def near(partners: CopyPartners, rank: int, nodes: int) -> list[int]:
+    """Return the node ranks around a node and its partner, without both."""
+    partner = partner_of(partners, rank, nodes)
+    steps = [step for distance in range(1, NEAR + 1) for step in (distance, -distance)]
+    around = dict.fromkeys((base + step) % nodes for base in (partner, rank) for step in steps)
+    return [each for each in around if each not in (rank, partner)]
+
+
+def _best_offset(domains: Sequence[Domain], best: int, before: CopyPartners | None) -> int:
+    """Return the first candidate that suits all nodes, else the one that suits most."""
+    found: list[tuple[tuple[int, int], int]] = []
+    for offset in _candidates(domains, before):
+        near_ones, same_zone = _costs(domains, offset)
+        if best == 2 or (near_ones == 0 and (best == 1 or same_zone == 0)):
+            return offset
+        found.append(((near_ones, same_zone), offset))
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _best(domains: Sequence[Domain]) -> int:
+    """Return the least cost that a pair of these nodes can have: 0 for two zones, 1 for two racks, else 2."""
+    if len({domain.zone for domain in domains if domain.zone}) > 1:
+        return 0
+    return 1 if len({domain.rack for domain in domains if domain.rack}) > 1 else 2
+
+
+def _cost(one: Domain, other: Domain) -> int:
+    if one.zone and other.zone and one.zone != other.zone:
+        return 0
+    return 1 if one.rack and other.rack and one.rack != other.rack else 2
+
+
+def _costs(domains: Sequence[Domain], offset: int) -> tuple[int, int]:
+    """Return the number of pairs without another rack, and of pairs without another zone."""
+    count = len(domains)
+    costs = Counter(_cost(domain, domains[(rank + offset) % count]) for rank, domain in enumerate(domains))
+    return costs[2], costs[1]
+
+
+def _candidates(domains: Sequence[Domain], before: CopyPartners | None) -> list[int]:
+    count = len(domains)
+    zones, racks = Counter(domain.zone for domain in domains), Counter(domains)
+    sizes = [max(zones.values()), max(racks.values()), count // 2, 1]
+    spread = [1 + number * (count - 1) // _SPREAD for number in range(_SPREAD)]
+    earlier = [before.offset] if before is not None else []
+    return [each for each in dict.fromkeys([*earlier, *sizes, *spread]) if 0 < each < count]
+
+
+def _exchange(domains: Sequence[Domain], partners: list[int], best: int) -> list[int]:
+    """Exchange partners of nodes that would have theirs in their own domain, in place. Returns pairs of node ranks."""
+    swaps: list[int] = []
+    moved: set[int] = set()
+    for rank, domain in enumerate(domains):
+        if _cost(domain, domains[partners[rank]]) <= best or rank in moved:
+            continue
+        if len(swaps) == 2 * SWAPS_MAX:
+            break
+        others = (each for each in range(len(domains)) if each not in moved)
+        other = next((each for each in others if _improves(domains, partners, rank, each, best)), None)
+        if other is not None:
+            partners[rank], partners[other] = partners[other], partners[rank]
+            swaps += [rank, other]
+            moved |= {rank, other}
+    return swaps
+
+
+def _improves(domains: Sequence[Domain], partners: Sequence[int], rank: int, other: int, best: int) -> bool:
+    """Returns whether both have the best cost after the exchange."""
+    if partners[other] == rank or partners[rank] == other:
+        return False
+    return max(_cost(domains[rank], domains[partners[other]]), _cost(domains[other], domains[partners[rank]])) <= best
