@@ -21,8 +21,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from muster.api.names import CACHE_TICKET_KEY
-
+CACHE_CONFIG_MAP: Final = "muster-cache"
+TICKET_KEY: Final = "ticket.pub"
+"""Key of that ConfigMap: the public keys, the newest first."""
 LIFETIME_S: Final = 24 * 3600.0
 RENEW_S: Final = LIFETIME_S / 2
 """The controller sends a new ticket when the old one has less time left than this."""
@@ -140,7 +141,7 @@ class TicketVerifier:
         lines = [line.strip() for line in public_keys.splitlines()]
         self._keys = [_public_key(line) for line in lines if line and not line.startswith("#")]
         if len(self._keys) > PUBLIC_KEYS_MAX:
-            raise ValueError(f"{CACHE_TICKET_KEY} has {len(self._keys)} keys; at most {PUBLIC_KEYS_MAX} are accepted")
+            raise ValueError(f"{TICKET_KEY} has {len(self._keys)} keys; at most {PUBLIC_KEYS_MAX} are accepted")
 
     def verify(self, text: str, now: float) -> Ticket:
         """Return the content of a valid ticket. Raises TicketRefused."""
@@ -202,7 +203,7 @@ def _public_key(line: str) -> Ed25519PublicKey:
     except ValueError:
         raw = b""
     if len(raw) != _KEY_BYTES:
-        raise ValueError(f"a line of {CACHE_TICKET_KEY} is not a base64 Ed25519 key")
+        raise ValueError(f"a line of {TICKET_KEY} is not a base64 Ed25519 key")
     return Ed25519PublicKey.from_public_bytes(raw)
 
 

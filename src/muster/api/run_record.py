@@ -45,7 +45,7 @@ class HandedCheckpoint(KubeStruct):
 
 
 class CopyPartners(KubeStruct):
-    """Which node keeps copies of which node's checkpoint shards: an offset in the order of node ranks."""
+    """For each node, the partner that keeps copies of its checkpoint shards, as an offset of node ranks."""
 
     offset: Annotated[int, Meta(description="The partner of node rank r is the node rank (r + offset) mod nodes.")]
     swaps: Annotated[

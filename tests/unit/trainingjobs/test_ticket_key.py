@@ -7,8 +7,7 @@ import random
 import pytest
 from prometheus_client import CollectorRegistry
 
-from muster.api.cache_ticket import TicketSigner
-from muster.api.names import CACHE_CONFIG_MAP, CACHE_TICKET_KEY
+from muster.api.cache_ticket import CACHE_CONFIG_MAP, TICKET_KEY, TicketSigner
 from muster.kube.client import Client
 from muster.kube.connection.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
@@ -41,21 +40,21 @@ async def _there(client: Client) -> dict[str, str]:
 
 async def test_first_leader_creates_the_config_map(client: Client) -> None:
     await publish(client, SPACE, NEW)
-    assert (await _there(client))[CACHE_TICKET_KEY].split() == [NEW]
+    assert (await _there(client))[TICKET_KEY].split() == [NEW]
 
 
 @pytest.mark.parametrize("known", ["", "damaged\n"])
 async def test_key_is_added_to_the_config_map_of_the_chart(client: Client, known: str) -> None:
-    data = {CACHE_TICKET_KEY: known, "other": "kept"}
+    data = {TICKET_KEY: known, "other": "kept"}
     await client.create(ConfigMap(metadata=ObjectMeta(name=CACHE_CONFIG_MAP, namespace=SPACE), data=data))
     await publish(client, SPACE, NEW)
-    assert await _there(client) == {CACHE_TICKET_KEY: NEW + "\n", "other": "kept"}
+    assert await _there(client) == {TICKET_KEY: NEW + "\n", "other": "kept"}
 
 
 async def test_earlier_key_stays_after_the_cluster_secret_changed(client: Client) -> None:
     await publish(client, SPACE, OLD)
     await publish(client, SPACE, NEW)
-    assert (await _there(client))[CACHE_TICKET_KEY].split() == [NEW, OLD]
+    assert (await _there(client))[TICKET_KEY].split() == [NEW, OLD]
 
 
 async def test_second_publication_writes_nothing(client: Client) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 
 import aiohttp
 
-from muster.api.cache_ticket import TicketSigner, merged_public_keys
-from muster.api.names import CACHE_CONFIG_MAP, CACHE_TICKET_KEY, LABEL_MANAGED_BY, MANAGED_BY
+from muster.api.cache_ticket import CACHE_CONFIG_MAP, TICKET_KEY, TicketSigner, merged_public_keys
+from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
 from muster.kube.client import Client
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
 from muster.kube.objects.core import ConfigMap
@@ -29,12 +29,12 @@ async def publish(client: Client, namespace: str, public_key: str) -> None:
     except NotFound:
         meta = ObjectMeta(name=CACHE_CONFIG_MAP, namespace=namespace, labels={LABEL_MANAGED_BY: MANAGED_BY})
         text = merged_public_keys(public_key, "")
-        await client.create(ConfigMap(metadata=meta, data={CACHE_TICKET_KEY: text}))
+        await client.create(ConfigMap(metadata=meta, data={TICKET_KEY: text}))
         return
-    known = there.data.get(CACHE_TICKET_KEY, "")
+    known = there.data.get(TICKET_KEY, "")
     text = merged_public_keys(public_key, known)
     if text != known:
-        await client.patch(ConfigMap, CACHE_CONFIG_MAP, {"data": {CACHE_TICKET_KEY: text}}, namespace=namespace)
+        await client.patch(ConfigMap, CACHE_CONFIG_MAP, {"data": {TICKET_KEY: text}}, namespace=namespace)
 
 
 async def keep_published(client: Client, namespace: str, cluster_secret: bytes) -> None:
