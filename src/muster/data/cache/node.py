@@ -20,6 +20,7 @@ from muster.sdk.data.wire import Message
 
 if TYPE_CHECKING:
     from muster.data.cache.session import Session
+    from muster.data.peers.peering import Peering
 
 T = TypeVar("T")
 _THREADS: Final = 16
@@ -48,6 +49,7 @@ class Node:
         self.downloads = Downloads(self.accounts, self.rates)
         self.fetcher = Fetcher(disk, self.downloads, self.memory)
         self.members: Members | None = None
+        self.peering: Peering | None = None
         self._readers: dict[str, set[Session]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "store")
 

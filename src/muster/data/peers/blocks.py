@@ -64,7 +64,7 @@ class PeerBlocks:
             pause: charges the job's rate.
 
         Raises:
-            LocalFileError: the file cannot be written.
+            WriteFailed: the file cannot be written.
         """
         ends_s = time.monotonic() + deadline_s
         for peer in asked(wanted, gang.group, self._address, lambda peer: self._usable(gang, peer)):

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeGuard
 
+from muster.data.cache.sinks import WriteFailed
 from muster.data.peers.frames import Code, Message, PeerError, Stream, open_stream
 from muster.data.peers.gangs import Gang
-from muster.data.peers.transfer import LocalFileError, Pace
+from muster.data.peers.transfer import Pace
 
 IDLE_MAX: Final = 4
 """Most idle connections to one peer for one gang."""
@@ -36,7 +37,7 @@ class Connections:
 
     @asynccontextmanager
     async def use(self, address: str, gang: Gang) -> AsyncIterator[Stream]:
-        """Yield a connection. After an error it is closed. Raises PeerError with the reason, LocalFileError."""
+        """Yield a connection. After an error it is closed. Raises PeerError with the reason."""
         key = (address, gang.uid, gang.attempt)
         stream = self._take(key)
         try:
@@ -118,7 +119,7 @@ def is_sha256(value: object) -> TypeGuard[str]:
 
 
 def _as_peer_error(error: BaseException) -> BaseException:
-    if isinstance(error, PeerError | LocalFileError):
+    if isinstance(error, PeerError | WriteFailed):
         return error
     if isinstance(error, TimeoutError):
         return PeerError(Code.SLOW)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -129,7 +128,7 @@ class Copies:
         except PeerError as error:
             return error.code
         finally:
-            os.close(held.descriptor)
+            held.close()
         return "ok"
 
     def _pause(self, count: int) -> float:

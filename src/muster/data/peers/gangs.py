@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -61,6 +61,16 @@ class Membership:
         self.gang = gang
         self._leave = leave
 
+    @property
+    def uid(self) -> str:
+        """UID of its job."""
+        return self.ticket.uid
+
+    @property
+    def name(self) -> str:
+        """NAMESPACE/JOB."""
+        return f"{self.ticket.namespace}/{self.ticket.job}"
+
     def end(self) -> None:
         """Record that the reader is gone. A second call does nothing."""
         gang, self.gang = self.gang, None
@@ -85,7 +95,7 @@ class Gangs:
         self._now = now
         self._gangs: dict[str, Gang] = {}
 
-    def join(self, file: Mapping[str, Any]) -> Membership:
+    def join(self, file: object) -> Membership:
         """Verify what a reader sent and register it. Raises TicketRefused."""
         try:
             said = msgspec.convert(file, TicketFile)

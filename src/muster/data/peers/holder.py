@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 BLOCK_BYTES_MAX = 64 << 20
@@ -30,17 +32,25 @@ class Wanted(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Bytes on this node.
+    """Bytes on this node. The receiver calls `close`.
 
     Attributes:
-        descriptor: an open file that begins with the bytes. The receiver closes it.
+        descriptor: an open file that begins with the bytes.
         length: number of bytes.
         sha256: their checksum in hex, from when they were written or verified.
+        release: called by `close`.
     """
 
     descriptor: int
     length: int
     sha256: str
+    release: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Close the file, and release what the cache keeps for it."""
+        os.close(self.descriptor)
+        if self.release is not None:
+            self.release()
 
 
 class NotHeld(Exception):

@@ -18,11 +18,12 @@ import msgspec
 
 from muster.data.cache.disk import SHARDS, Disk, DiskBypassed, NoRoom
 from muster.data.cache.files import Footer, Partial, footer_bytes, write_all
+from muster.data.cache.sinks import WriteFailed
 from muster.data.peers.frames import Code, Message, PeerError, Stream
 from muster.data.peers.gangs import Gang
 from muster.data.peers.holder import Held
 from muster.data.peers.shards import Shard, surplus
-from muster.data.peers.transfer import LocalFileError, Pace, receive_file
+from muster.data.peers.transfer import Pace, receive_file
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class KeptShards:
                     threads=self.threads,
                     pause=lambda count: 0.0,
                 )
-            except LocalFileError as error:
+            except WriteFailed as error:
                 self._disk.failed(error.error)
                 raise DiskBypassed(str(error)) from None
 
@@ -254,7 +255,7 @@ class KeptShards:
                     raise DiskBypassed("copying a shard hangs")
                 if not future.result() or copy.offset > shard.size_bytes:
                     break
-        except LocalFileError as error:
+        except WriteFailed as error:
             self._disk.failed(error.error)
             raise DiskBypassed(str(error)) from None
         except OSError as error:
@@ -309,13 +310,13 @@ class _Copy:
         self.offset = 0
 
     def step(self) -> int:
-        """Copy some bytes, and return their number. Raises OSError of the source, LocalFileError of the target."""
+        """Copy some bytes, and return their number. Raises OSError of the source of the target."""
         data = os.pread(self._source, _CHUNK_BYTES, self.offset)
         self.digest.update(data)
         try:
             write_all(self._target, data)
         except OSError as error:
-            raise LocalFileError(error) from None
+            raise WriteFailed(error) from None
         self.offset += len(data)
         return len(data)
 

@@ -6,18 +6,19 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from muster.api.cache_ticket import TicketVerifier
+from muster.api.cache_ticket import TicketRefused, TicketVerifier
+from muster.data.cache.blocks import Block
 from muster.data.cache.disk import Disk
 from muster.data.peers.blocks import PeerBlocks
 from muster.data.peers.client import Connections
 from muster.data.peers.copies import Copies
-from muster.data.peers.gangs import Gangs, Membership
-from muster.data.peers.holder import Holder
+from muster.data.peers.gangs import Gang, Gangs, Membership
+from muster.data.peers.holder import Holder, Wanted
 from muster.data.peers.kept import KeptShards
 from muster.data.peers.restore import Found, Restorer
 from muster.data.peers.server import PeerServer
@@ -28,6 +29,8 @@ from muster.data.peers.transfer import Pace
 log = logging.getLogger(__name__)
 
 _SWEEP_S: Final = 10.0
+_BIND_AGAIN_S: Final = 5.0
+_COMPLAIN_S: Final = 60.0
 _KEYS_BYTES_MAX: Final = 64 << 10
 _PACE: Final = Pace()
 
@@ -101,19 +104,16 @@ class Peering:
         self.restorer = Restorer(address, self.kept, self.connections, self.standing)
         self.server = PeerServer(self.gangs, holder, self.kept, address, pause=pause, mark=mark)
         self._charge = charge
+        self._complain_s = 0.0
         self._pause = pause
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Serve peers and send copies while the context is open. Raises OSError if the address cannot be used."""
+        """Serve peers and send copies while the context is open. Raises DiskBypassed if the disk does not work."""
         await self.kept.start()
-        tasks = [asyncio.create_task(self.copies.run()), asyncio.create_task(self._sweep())]
+        tasks = [asyncio.create_task(work) for work in (self.copies.run(), self._sweep(), self._serve())]
         try:
-            if self.address:
-                async with self.server.serve():
-                    yield
-            else:
-                yield
+            yield
         finally:
             for task in tasks:
                 task.cancel()
@@ -122,9 +122,22 @@ class Peering:
             self.blocks.close()
             self.kept.close()
 
-    def join(self, file: Mapping[str, Any]) -> Membership:
-        """Register a reader that sent its ticket file. Raises TicketRefused."""
-        return self.gangs.join(file)
+    def join(self, file: object) -> Membership | None:
+        """Register a reader by the content of its ticket file; None, and a line in the log, if it is refused."""
+        try:
+            return self.gangs.join(file)
+        except TicketRefused as error:
+            if time.monotonic() >= self._complain_s:
+                self._complain_s = time.monotonic() + _COMPLAIN_S
+                log.warning("refused a ticket: %s; its reader has no peers", error)
+            return None
+
+    async def fetch(
+        self, gang: Gang, block: Block, descriptor: int, deadline_s: float, pause: Callable[[int], float]
+    ) -> str | None:
+        """Write a block to an empty file and return its SHA-256 in hex; None if no peer has it. Raises WriteFailed."""
+        wanted = Wanted(block.store, block.key, block.version, block.size_bytes, block.number)
+        return await self.blocks.fetch(gang, wanted, block.length, descriptor, deadline_s, pause)
 
     async def keep(self, member: Membership, shard: Shard, source: int, confirmed: str, copy: bool) -> None:
         """Keep a shard that a rank of this node saved, and send a copy to the partner if asked. Raises Refused."""
@@ -139,6 +152,16 @@ class Peering:
         if found is not None:
             self._charge(shard.uid, found.source, found.held.length)
         return found
+
+    async def _serve(self) -> None:
+        """Serve peers; where the address cannot be used yet, try again."""
+        while self.address:
+            try:
+                async with self.server.serve():
+                    await asyncio.Event().wait()
+            except OSError as error:
+                log.error("cannot serve peers at %s: %s; trying again", self.address, error.strerror or error)
+                await asyncio.sleep(_BIND_AGAIN_S)
 
     async def _sweep(self) -> None:
         while True:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from muster.api.cache_ticket import Peer
 from muster.data.cache.disk import DiskBypassed
 from muster.data.cache.files import Partial
+from muster.data.cache.sinks import WriteFailed
 from muster.data.peers.client import Connections, announced, is_sha256
 from muster.data.peers.frames import Code, PeerError
 from muster.data.peers.gangs import Gang, Membership
@@ -18,7 +19,7 @@ from muster.data.peers.holder import Held
 from muster.data.peers.kept import KeptShards, Refused
 from muster.data.peers.shards import Shard
 from muster.data.peers.standing import Standing
-from muster.data.peers.transfer import LocalFileError, Pause, receive_file
+from muster.data.peers.transfer import Pause, receive_file
 
 START_S: Final = 15.0
 """While an attempt starts, the nodes that may hold shards are waited for, until their first rank has registered."""
@@ -126,7 +127,7 @@ class Restorer:
         async def write(partial: Partial) -> None:
             try:
                 await self._receive(peer, gang, shard, partial.descriptor, pause)
-            except LocalFileError as error:
+            except WriteFailed as error:
                 self._kept.failed(error.error)
                 raise DiskBypassed(str(error)) from None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
-import os
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -137,9 +137,13 @@ class PeerServer:
     async def serve(self) -> AsyncIterator[None]:
         """Serve while the context is open. Raises OSError if the address cannot be used."""
         host, _, port = self._address.rpartition(":")
-        server = await asyncio.start_server(
-            self._serve, host.strip("[]"), int(port), limit=1 << 20, backlog=1024, reuse_address=True
-        )
+        try:
+            server = await self._listen(host.strip("[]"), int(port))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            # The address is the node's, and the pod has a network of its own: the node forwards a hostPort.
+            server = await self._listen(None, int(port))
         try:
             yield
         finally:
@@ -148,6 +152,9 @@ class PeerServer:
                 task.cancel()
             await server.wait_closed()
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _listen(self, host: str | None, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, host, port, limit=1 << 20, backlog=1024, reuse_address=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = str((writer.get_extra_info("peername") or ("",))[0])
@@ -239,7 +246,7 @@ class PeerServer:
         wanted = Wanted(asked.store, asked.key, asked.version, asked.size, asked.index)
         held = await self._alive(stream, self._fetch(wanted, gang, asked.deadline_s), _close)
         if held.length > BLOCK_BYTES_MAX:
-            os.close(held.descriptor)
+            held.close()
             raise PeerError(Code.MALFORMED, "the block is too long")
         await self._give(gang, stream, held)
 
@@ -262,7 +269,7 @@ class PeerServer:
             finally:
                 self._transfers.release()
         finally:
-            os.close(held.descriptor)
+            held.close()
 
     def _sent(self, uid: str, count: int) -> float:
         self._served(uid, count)
@@ -292,7 +299,7 @@ def _dispose(late: asyncio.Future[T], dispose: Callable[[T], object]) -> None:
 
 
 def _close(held: Held) -> None:
-    os.close(held.descriptor)
+    held.close()
 
 
 _HARMLESS: Final = frozenset(

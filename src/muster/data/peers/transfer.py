@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from muster.data.cache.sinks import WriteFailed
 from muster.data.peers.frames import CHUNK_BYTES, Code, PeerError
 
 Pause = Callable[[int], float]
@@ -50,7 +51,7 @@ async def receive_file(
     """Write `length` bytes to a file from its current offset, and compare their checksum.
 
     No write is in progress on return. Raises PeerError if the bytes are wrong or come too slowly, IncompleteReadError,
-    and LocalFileError if the file cannot be written.
+    and WriteFailed if the file cannot be written.
     """
     file = _File(descriptor, threads)
     window = _Window(pace)
@@ -92,14 +93,6 @@ async def send_file(
             await asyncio.sleep(pause_s)
 
 
-class LocalFileError(Exception):
-    """The local file could not be written. Attribute `error`: why."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class _File:
     """A file that is written in a thread. Its descriptor is a duplicate, because a write may outlive the caller's."""
 
@@ -110,7 +103,7 @@ class _File:
         self._writing: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes) -> None:
-        """Write the data. If the caller is cancelled, the write still ends first. Raises LocalFileError."""
+        """Write the data. If the caller is cancelled, the write still ends first. Raises WriteFailed."""
         loop = asyncio.get_running_loop()
         self._writing = loop.run_in_executor(self._threads, self._write, data)
         try:
@@ -118,7 +111,7 @@ class _File:
         except asyncio.CancelledError:
             done, _ = await asyncio.wait((self._writing,), timeout=STALL_S)
             if not done:
-                raise LocalFileError(OSError(errno.ETIMEDOUT, "the disk hangs")) from None
+                raise WriteFailed(OSError(errno.ETIMEDOUT, "the disk hangs")) from None
             raise
 
     def sha256(self) -> str:
@@ -139,7 +132,7 @@ class _File:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError as error:
-            raise LocalFileError(error) from None
+            raise WriteFailed(error) from None
 
 
 class _Window:
