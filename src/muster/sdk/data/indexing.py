@@ -30,7 +30,7 @@ UNIT_BYTES = 4 << 30
 _UNIT_HEAD = 16 << 10
 _CHUNK = 8 << 20
 _THREADS = 4
-_FIRST_RANK_WAIT_S = 60.0
+_FIRST_RANK_WAIT_S = 20.0
 
 _log = logging.getLogger(__name__)
 

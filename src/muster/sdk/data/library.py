@@ -16,7 +16,7 @@ from muster.sdk.data.order import Place
 from muster.sdk.data.readahead import Library
 from muster.sdk.data.sample import Sample
 from muster.sdk.data.shards import ShardFile, ShardSource
-from muster.sdk.data.skipped import SkippedShards
+from muster.sdk.data.skipped import SkippedSamples
 from muster.sdk.data.spans import Spans
 from muster.sdk.data.store import Store
 
@@ -42,7 +42,7 @@ class IndexedShards(Library):
         format: Format,
         source: ShardSource,
         bucket: ShardSource,
-        skipped: SkippedShards,
+        skipped: SkippedSamples,
         decode: Callable[[Sample], object] | None,
         keep: int,
     ) -> None:
@@ -125,11 +125,9 @@ class IndexedShards(Library):
         start, end = spans.starts[place.sample], spans.ends[place.sample]
         return self.sample(place, spans, self.pread(place.shard, start, end - start), position)
 
-    def skips(self, place: Place, position: int) -> bool:
-        """Return whether a record of skipped samples covers this one."""
-        if not self._skipped:
-            return False
-        return self._skipped.covers(place.epoch, self._index.shard(place.shard).key, position)
+    def skips(self, place: Place) -> bool:
+        """Return whether this sample is skipped."""
+        return bool(self._skipped) and self._skipped.has(place.epoch, self._index.shard(place.shard).key, place.sample)
 
     def _check(self, key: str, spans: Spans, sample: int, data: bytes) -> None:
         span.check(data, spans, sample, key, self._place.url)

@@ -51,7 +51,7 @@ class Library:
         """Check and parse a sample's bytes. Reads them again if they are damaged. Raises BrokenShard."""
         raise NotImplementedError
 
-    def skips(self, place: Place, position: int) -> bool:
+    def skips(self, place: Place) -> bool:
         """Return whether this sample is known to be skipped, so that it need not be read."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class ReadAhead:
                 deadline = time.monotonic() + deadline_s
                 while position not in self._ready:
                     if self._failure is not None:
-                        raise RuntimeError("the reader's planner failed") from self._failure
+                        raise RuntimeError("a thread of the reader failed") from self._failure
                     if self._stopped or time.monotonic() > deadline:
                         raise TimeoutError(position)
                     self._arrived.wait(1.0)
@@ -167,16 +167,16 @@ class ReadAhead:
                     if entry is None:
                         self._room.wait(1.0)
                         continue
-                    _, lane, group = entry
-                    if not self._start(group):
+                    first, lane, group = entry
+                    self._start(group)
+                    if group.items:
                         heapq.heappush(heap, (group.items[0][0], lane, group))
-                        self._room.wait(1.0)
+                        if group.items[0][0] == first:  # no room, and the consumer does not wait for it
+                            self._room.wait(1.0)
                         continue
                 self._advance(heap, lane)
         except BaseException as error:
-            with self._arrived:
-                self._failure = error
-                self._arrived.notify_all()
+            self._fail(error)
 
     def _advance(self, heap: list[tuple[int, int, _Group]], lane: int) -> None:
         """Put the lane's next group on the heap, and find its spans."""
@@ -204,23 +204,24 @@ class ReadAhead:
             heapq.heappush(heap, entry)
         return found
 
-    def _start(self, group: _Group) -> bool:
-        """Start to read the group if it fits, else what the consumer needs of it. Returns whether all is started."""
+    def _start(self, group: _Group) -> None:
+        """Start to read the group if it fits, else only what the consumer waits for. Removes what is started."""
         if group.spans is None:
             self._arrive([(position, Read(place, None, group.error), 0) for position, place in group.items])
-            return True
+            group.items.clear()
+            return
         total = sum(_cost(group.spans, place) for _, place in group.items)
         if self._bytes + total <= self._limit_bytes and group.items[0][0] < self._needed + self._ahead:
             self._bytes += total
             self._tasks.append(_task(self._read, list(group.items), group.spans))
             self._work.notify()
-            return True
+            group.items.clear()
+            return
         while group.items and group.items[0][0] < self._needed:
             item = group.items.popleft()
             self._bytes += _cost(group.spans, item[1])
             self._tasks.appendleft(_task(self._read, [item], group.spans))
             self._work.notify()
-        return not group.items
 
     def _run_tasks(self) -> None:
         while True:
@@ -230,7 +231,15 @@ class ReadAhead:
                 if self._stopped:
                     return
                 task = self._tasks.popleft()
-            task()
+            try:
+                task()
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._arrived:
+            self._failure = error
+            self._arrived.notify_all()
 
     def _find_spans(self, group: _Group) -> None:
         try:
@@ -246,7 +255,7 @@ class ReadAhead:
         arrived: list[tuple[int, Read, int]] = []
         wanted = []
         for position, place in items:
-            if self._library.skips(place, position):
+            if self._library.skips(place):
                 arrived.append((position, Read(place, None, None), _cost(spans, place)))
             else:
                 wanted.append((position, place))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from muster.sdk.data.access import Access
+from muster.sdk.data.cache_client import CacheClient
 from muster.sdk.data.index import Shard
 from muster.sdk.data.store import Store
 
@@ -14,9 +16,6 @@ class ShardFile:
     def pread(self, start: int, length: int) -> bytes:
         """Read a range; fewer bytes only at the shard's end. Raises StoreError."""
         raise NotImplementedError
-
-    def close(self) -> None:
-        """Release what belongs to it."""
 
 
 class ShardSource:
@@ -69,3 +68,48 @@ class _StoreFile(ShardFile):
         data = self._store.read(self._shard.key, start, length, self._shard.etag)
         self._traffic.add(bucket_bytes=len(data))
         return data
+
+
+class CacheSource(ShardSource):
+    """Reads shards from the node's cache, and from the bucket where the cache fails.
+
+    Args:
+        client: of the cache.
+        url: of the store.
+        access: settings of the store, with which the cache proves that this reader may read it.
+        bucket: reads where the cache fails.
+        traffic: counts bytes.
+    """
+
+    def __init__(self, client: CacheClient, url: str, access: Access, bucket: ShardSource, traffic: Traffic) -> None:
+        self._client = client
+        self._url = url
+        self._access = access
+        self._bucket = bucket
+        self._traffic = traffic
+
+    def open(self, shard: Shard) -> ShardFile:
+        """Open a shard; nothing is read yet."""
+        return _CacheFile(self._client, self._url, self._access, shard, self._bucket.open(shard), self._traffic)
+
+
+class _CacheFile(ShardFile):
+    def __init__(
+        self, client: CacheClient, url: str, access: Access, shard: Shard, bucket: ShardFile, traffic: Traffic
+    ) -> None:
+        self._object = client.open_object(url, access, shard.key, shard.etag, shard.size_bytes)
+        self._size_bytes = shard.size_bytes
+        self._bucket = bucket
+        self._traffic = traffic
+
+    def pread(self, start: int, length: int) -> bytes:
+        length = max(0, min(length, self._size_bytes - start))
+        try:
+            data = self._object.pread(length, start)
+        except Exception:  # whatever fails in the cache must not fail the job
+            data = b""
+        if len(data) == length:
+            self._traffic.add(cache_bytes=length)
+            return data
+        self._traffic.add(cache_errors=1)
+        return self._bucket.pread(start, length)

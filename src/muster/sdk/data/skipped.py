@@ -1,77 +1,92 @@
-"""Records of skipped samples, so that a later run skips exactly the same ones on any number of ranks."""
+"""Records of skipped samples, so that a later run skips the same ones on any number of ranks."""
 
 from __future__ import annotations
 
-from typing import Iterable, NamedTuple, Sequence
+from typing import Iterable, Iterator, NamedTuple, Sequence
 
 LIMIT = 1000
+"""Most records."""
+RANGES_LIMIT = 20_000
+"""Most ranges of samples in all records."""
 
 
 class Skipped(NamedTuple):
-    """From a position on, samples of a shard are skipped in one epoch and in one range of each batch.
-
-    The range is the part of the batch that the rank received which found the shard broken. Another rank that finds it
-    broken has its own record. So the records say for each position whether its sample was skipped.
+    """Samples of one shard that were skipped in one epoch. In the next epoch they are read again.
 
     Attributes:
-        epoch: from 0. In the next epoch the shard is read again.
+        epoch: from 0.
         shard: key of the shard.
-        position: first position that is skipped.
-        first: start of the range in each batch.
-        end: end of the range in each batch.
-        reason: the error, for people.
+        samples: their numbers in the shard, as text such as "0-11,15".
+        reason: the first error, for people.
     """
 
     epoch: int
     shard: str
-    position: int
-    first: int
-    end: int
+    samples: str
     reason: str = ""
 
 
-class SkippedShards:
-    """Finds out whether a position is skipped."""
+class SkippedSamples:
+    """A set of skipped samples.
 
-    def __init__(self, batch: int, records: Iterable[Sequence[object]] = ()) -> None:
-        self._batch = batch
-        self._records: dict[tuple[int, str], list[Skipped]] = {}
-        self._count = 0
+    Args:
+        records: of earlier runs and of all ranks. Raises ValueError if one cannot be read.
+    """
+
+    def __init__(self, records: Iterable[Sequence[object]] = ()) -> None:
+        self._samples: dict[tuple[int, str], set[int]] = {}
+        self._reasons: dict[tuple[int, str], str] = {}
         for row in records:
-            self.add(_record(row))
+            try:
+                epoch, shard, samples, reason = [*row, ""][:4]
+                numbers = list(_numbers(str(samples)))
+                key = (int(str(epoch)), str(shard))
+            except (TypeError, ValueError):
+                raise ValueError(f"this is not a record of skipped samples: {row!r}") from None
+            self._samples.setdefault(key, set()).update(numbers)
+            self._reasons.setdefault(key, str(reason))
 
     def __bool__(self) -> bool:
-        return bool(self._records)
+        return bool(self._samples)
 
-    @property
+    def has(self, epoch: int, shard: str, sample: int) -> bool:
+        """Return whether this sample is skipped in this epoch."""
+        samples = self._samples.get((epoch, shard))
+        return samples is not None and sample in samples
+
+    def add(self, epoch: int, shard: str, sample: int, reason: str) -> None:
+        """Add a sample."""
+        self._samples.setdefault((epoch, shard), set()).add(sample)
+        self._reasons.setdefault((epoch, shard), reason)
+
     def full(self) -> bool:
-        """Whether the limit is reached."""
-        return self._count >= LIMIT
-
-    def add(self, record: Skipped) -> None:
-        """Add a record, if it is new."""
-        known = self._records.setdefault((record.epoch, record.shard), [])
-        if all(record[:5] != each[:5] for each in known):
-            known.append(record)
-            self._count += 1
-
-    def covers(self, epoch: int, shard: str, position: int) -> bool:
-        """Whether the sample of this shard is skipped at this position."""
-        known = self._records.get((epoch, shard))
-        if not known:
+        """Return whether the records are too many to be stored with a checkpoint."""
+        if len(self._samples) >= LIMIT:
+            return True
+        # half of the samples are an upper bound of the number of ranges
+        if sum(len(samples) for samples in self._samples.values()) < RANGES_LIMIT:
             return False
-        inside = position % self._batch
-        return any(each.position <= position and each.first <= inside < each.end for each in known)
+        return sum(len(record.samples.split(",")) for record in self.records()) >= RANGES_LIMIT
 
-    def until(self, position: int) -> list[Skipped]:
-        """The records that concern positions before this one."""
-        return sorted(each for known in self._records.values() for each in known if each.position < position)
+    def records(self) -> list[Skipped]:
+        """The records, in order."""
+        return [
+            Skipped(epoch, shard, _text(samples), self._reasons[epoch, shard])
+            for (epoch, shard), samples in sorted(self._samples.items())
+        ]
 
 
-def _record(row: Sequence[object]) -> Skipped:
-    try:
-        epoch, shard, position, first, end, *reason = row
-        numbers = [int(str(number)) for number in (epoch, position, first, end)]
-        return Skipped(numbers[0], str(shard), numbers[1], numbers[2], numbers[3], str(reason[0]) if reason else "")
-    except (TypeError, ValueError):
-        raise ValueError(f"this is not a record of skipped samples: {row!r}") from None
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        yield from range(int(first), int(last if dash else first) + 1)
+
+
+def _text(samples: set[int]) -> str:
+    ranges: list[list[int]] = []
+    for sample in sorted(samples):
+        if ranges and ranges[-1][1] == sample - 1:
+            ranges[-1][1] = sample
+        else:
+            ranges.append([sample, sample])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

@@ -24,8 +24,9 @@ from typing import Callable, Iterable, Iterator, NamedTuple, Sequence
 
 from muster.sdk import place
 from muster.sdk.data import cursor as cursors
-from muster.sdk.data.access import access_from
+from muster.sdk.data.access import Access, access_from
 from muster.sdk.data.broken import BadCursor, BrokenShard
+from muster.sdk.data.cache_client import cache_from_environment
 from muster.sdk.data.cursor import Cursor
 from muster.sdk.data.errors import Forbidden, NotFound, StoreError, Unavailable
 from muster.sdk.data.formats.base import Format
@@ -36,8 +37,8 @@ from muster.sdk.data.library import IndexedShards
 from muster.sdk.data.order import LANES, Order, Place, bounds
 from muster.sdk.data.readahead import Read, ReadAhead
 from muster.sdk.data.sample import Sample
-from muster.sdk.data.shards import ShardSource, StoreSource, Traffic
-from muster.sdk.data.skipped import LIMIT, Skipped, SkippedShards
+from muster.sdk.data.shards import CacheSource, ShardSource, StoreSource, Traffic
+from muster.sdk.data.skipped import Skipped, SkippedSamples
 from muster.sdk.data.store import Store
 from muster.sdk.data.stores import open_store
 
@@ -112,7 +113,7 @@ class Stream:
         self._check(global_batch, lanes, store)
         self._given_store = store
         self._given_index = index
-        self._records = SkippedShards(global_batch, skipped)
+        self._skipped = SkippedSamples(skipped)
         self._traffic = Traffic()
         self._batches = self._samples = self._replaced = 0
         self._waited_s = 0.0
@@ -144,7 +145,8 @@ class Stream:
         if self._closed:
             raise ValueError("the stream is closed")
         start, end = self._batch(self._cursor.position // self._cursor.batch)
-        if end - start < (self._cursor.batch if self._drop_last else 1):
+        ended = self._cursor.position == self._total
+        if ended or end - start < (self._cursor.batch if self._drop_last else 1):
             self._stop()
             raise StopIteration
         low, high = self._mine(start // self._cursor.batch)
@@ -154,12 +156,12 @@ class Stream:
             reads = reader.take(low, high, self._deadline_s)
             samples = [self._settle(low + offset, read) for offset, read in enumerate(reads)]
         except TimeoutError as error:
-            self._stop()
+            self._stop(0.0)
             shard = self._index.shard(self._order.locate(error.args[0]).shard).key
             message = f"{shard}: no sample came within {self._deadline_s:g} s"
             raise Unavailable(message, self._store.url, shard) from None
         except BaseException:
-            self._stop()  # the next call reads this batch again
+            self._stop(0.0)  # the next call reads this batch again
             raise
         self._waited_s += time.monotonic() - began
         self._batches += 1
@@ -176,11 +178,11 @@ class Stream:
 
     @property
     def skipped(self) -> list[Skipped]:
-        """Records of the samples that this rank has skipped, and of those given to `stream`.
+        """Records of the samples that this rank has skipped, and those that were given to `stream`.
 
-        Save them with the checkpoint. If the records of all ranks are given to `stream`, it skips the same samples.
+        Save them with the checkpoint. If `stream` gets the records of all ranks, it skips the same samples again.
         """
-        return self._records.until(self._cursor.position)
+        return self._skipped.records()
 
     @property
     def stats(self) -> Stats:
@@ -264,14 +266,14 @@ class Stream:
             self._open(self._cursor.digest)
         cursor = self._cursor
         order = self._new_order(cursor.seed, cursor.batch, cursor.lanes or 1, self._shuffle)
-        bucket: ShardSource = StoreSource(self._store, self._traffic)
+        bucket = StoreSource(self._store, self._traffic)
         library = IndexedShards(
             self._index,
             self._place,
             choose(self._format if isinstance(self._format, Format) else self._index.format, ()),
+            self._source(bucket),
             bucket,
-            bucket,
-            self._records,
+            self._skipped,
             self._decode,
             4 * max(cursor.lanes, 1) + 32,
         )
@@ -283,46 +285,51 @@ class Stream:
         self._end = weakref.finalize(self, self._reader.stop, 0.0)
         return self._reader
 
-    def _stop(self) -> None:
+    def _source(self, bucket: ShardSource) -> ShardSource:
+        """The node's cache if there is one, else the bucket."""
+        client = cache_from_environment()
+        if client is None or self._store.url.partition("://")[0] not in ("s3", "gs", "az"):
+            return bucket
+        return CacheSource(client, self._store.url, _access(self._store.url), bucket, self._traffic)
+
+    def _stop(self, deadline_s: float = 5.0) -> None:
         if self._reader is not None and self._pid == os.getpid():
-            self._reader.stop()
+            self._reader.stop(deadline_s)
             self._end.detach()
         self._reader = None
 
     def _settle(self, position: int, read: Read) -> object:
         """The sample of a position; if it is skipped, a replacement."""
-        if not self._library.skips(read.place, position):
+        if not self._library.skips(read.place):
             if read.error is None:
                 return read.sample
-            self._tolerate(read.place, position, read.error)
+            self._tolerate(read.place, read.error)
         self._replaced += 1
         error = read.error
         for attempt in range(_REPLACEMENTS):
             place = self._order.sample(read.place.epoch, self._order.draw(position, attempt))
-            if self._library.skips(place, position):
+            if self._library.skips(place):
                 continue
             try:
                 return self._library.read(place, position)
             except StoreError as failure:
-                self._tolerate(place, position, failure)
+                self._tolerate(place, failure)
                 error = failure
         raise BrokenShard(
             f"found no replacement for position {position} among {_REPLACEMENTS} samples: too many shards are broken",
             self._store.url,
         ) from error
 
-    def _tolerate(self, place: Place, position: int, error: Exception) -> None:
-        """Record that a shard is skipped from here on, or raise the error."""
+    def _tolerate(self, place: Place, error: Exception) -> None:
+        """Record that a sample is skipped, or raise the error."""
         shard = self._index.shard(place.shard).key
         if not self._skip or not isinstance(error, (BrokenShard, Forbidden, NotFound)):
             raise error
-        if self._records.full:
-            raise BrokenShard(f"{shard}: {LIMIT} broken shards were skipped already", self._store.url, shard) from error
-        start = position - position % self._cursor.batch
-        low, high = self._mine(start // self._cursor.batch)
-        record = Skipped(place.epoch, shard, position, low - start, high - start, str(error)[:200])
-        self._records.add(record)
-        _log.warning("broken shard is skipped in epoch %d: %s", place.epoch, error)
+        if self._skipped.full():
+            message = f"{shard} is broken, and too many samples were skipped already to record another one"
+            raise BrokenShard(message, self._store.url, shard) from error
+        self._skipped.add(place.epoch, shard, place.sample, str(error)[:200])
+        _log.warning("sample %d is skipped in epoch %d: %s", place.sample, place.epoch, error)
 
 
 def stream(
@@ -406,6 +413,10 @@ def _policy(given: str | None) -> str:
 
 
 def _open(url: str, deadline_s: float) -> Store:
-    """Open a store; below the job's data URL with the job's endpoint and credentials."""
-    job = os.environ.get("MUSTER_DATA_URL", "")
-    return open_store(url, access_from("MUSTER_DATA") if job and url.startswith(job) else None, deadline_s)
+    return open_store(url, _access(url), deadline_s)
+
+
+def _access(url: str) -> Access:
+    """Endpoint and credentials of the job's data, if the URL belongs to it."""
+    job = os.environ.get("MUSTER_DATA_URL", "").rstrip("/")
+    return access_from("MUSTER_DATA") if job and (url == job or url.startswith(job + "/")) else Access()

@@ -1,7 +1,7 @@
 """Tar files in the layout of WebDataset: adjacent members with one prefix are the fields of one sample.
 
 The prefix is the member's path up to the first dot of its base name, and the rest is the field. Members without an
-extension, hidden ones and those named `__like_this__` do not belong to a sample.
+extension and hidden ones do not belong to a sample.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ class TarFormat(Format):
 def _sample(member: _Member) -> tuple[str, str]:
     """Sample and field of a member; ("", "") if it does not belong to a sample."""
     name, field = split(member.name)
-    base = name.rpartition("/")[2]
-    meta = base.startswith("__") and base.endswith("__")
-    return (name, field) if member.regular and base and field and not meta else ("", "")
+    return (name, field) if member.regular and field and name and not name.endswith("/") else ("", "")
 
 
 def _members(read: Read, size_bytes: int, whole: bool = True) -> Iterator[_Member]:
