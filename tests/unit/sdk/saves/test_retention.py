@@ -38,6 +38,7 @@ def test_checkpoint_that_fails_the_check_does_not_count_as_kept() -> None:
     ours = [record(step) for step in (1, 2, 3, 4)]
     assert removed(ours, Retention(keep=2), bad={4}) == [1]
     assert removed(ours, Retention(keep=2), bad={2, 3, 4}) == []
+    assert removed(ours, Retention(keep=2), bad={1, 3, 4}) == []
     assert removed([*ours, record(5, bad="Checksum")], Retention(keep=2)) == [1, 2]
 
 
