@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import time
 from typing import Callable, TypeVar
 
@@ -12,8 +13,9 @@ from muster.sdk import checkpoints, place
 from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.data.errors import Forbidden, NotFound, ObjectChanged, StoreError
 from muster.sdk.data.store import Store
+from muster.sdk.data.wire import CacheUnavailable
 from muster.sdk.errors import NoGoodCheckpoint
-from muster.sdk.saves import agreement, bucket, folders, layout, marks
+from muster.sdk.saves import agreement, bucket, folders, layout, marks, node_shards
 from muster.sdk.saves.agreement import Chosen, Outcome
 from muster.sdk.saves.checkpoint_files import CheckpointFiles, Source
 from muster.sdk.saves.manifest import BadCheckpoint, Manifest, Shard
@@ -38,12 +40,17 @@ class FolderSource(Source):
 
 
 class BucketSource(Source):
-    """Objects in a store, copied to this node."""
+    """Objects in a store, copied to this node: from the node cache of this node or a peer if it has them."""
 
     by_rank = True
 
-    def __init__(self, store: Store, root: str, once: Once) -> None:
-        self.root, self._store, self._once, self.bytes_from = root, store, once, {}
+    def __init__(self, store: Store, root: str, once: Once, chosen: Chosen, attempt: int) -> None:
+        self.root, self._store, self._once, self._chosen = root, store, once, chosen
+        self._attempt = attempt
+        self.bytes_from = {}
+        self._node = node_shards.connect()
+        self._lock = threading.Lock()
+        self._offered: list[tuple[Shard, str]] = []
 
     def fetch(self, shard: Shard) -> None:
         """Copy the shard to this node, and verify it on the way."""
@@ -52,6 +59,8 @@ class BucketSource(Source):
     def _copy(self, shard: Shard) -> None:
         path = os.path.join(self.root, *shard.key.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if self._from_node(shard, path):
+            return
         try:
             with open(path, "wb") as file:
                 sink = bucket.Digesting(file)
@@ -63,8 +72,37 @@ class BucketSource(Source):
         except Forbidden as error:
             self._only_this(error)
             raise BadCheckpoint("Read", f"shard {shard.key} cannot be read: {error}") from error
-        self.bytes_from["bucket"] = self.bytes_from.get("bucket", 0) + shard.size_bytes
+        self._count("bucket", shard.size_bytes)
         sink.compare(shard)
+        with self._lock:
+            self._offered.append((shard, path))
+
+    def _from_node(self, shard: Shard, path: str) -> bool:
+        """Copy the shard from the node cache; returns False if that does not succeed, whatever the reason."""
+        with self._lock:
+            if self._node is None:
+                return False
+            try:
+                chosen = self._chosen
+                kept = self._node.kept(shard, chosen.path, chosen.step, self._attempt, node_shards.FETCH_S)
+            except CacheUnavailable as error:
+                if not error.code:  # it did not answer, and would not answer for the next shard
+                    self._node.close()
+                    self._node = None
+                return False
+        try:
+            with open(path, "wb") as file, os.fdopen(kept.descriptor, "rb") as source:
+                sink = bucket.Digesting(file)
+                shutil.copyfileobj(source, sink, 1 << 20)
+            sink.compare(shard)
+        except (OSError, BadCheckpoint):
+            return False
+        self._count(kept.source, shard.size_bytes)
+        return True
+
+    def _count(self, source: str, size_bytes: int) -> None:
+        with self._lock:
+            self.bytes_from[source] = self.bytes_from.get(source, 0) + size_bytes
 
     def _only_this(self, error: Forbidden) -> None:
         """Raise the error if the credentials do not fit any more: then the checkpoint is not bad."""
@@ -74,7 +112,11 @@ class BucketSource(Source):
             raise error from None
 
     def close(self) -> None:
-        """Release connections."""
+        """Give the node cache what came from the bucket, and release connections."""
+        if self._offered:
+            node_shards.offers.offer(self._offered, self._chosen.path, self._chosen.step)
+        if self._node is not None:
+            self._node.close()
         self._store.close()
 
 
@@ -172,7 +214,8 @@ def _open(chosen: Chosen, root: str, once: Once, deadline: float) -> tuple[Manif
         return folders.read_manifest(path, chosen.manifest), FolderSource(path, once)
     store = bucket.open_bucket(chosen.path, max(1.0, deadline - time.monotonic())).store
     try:
-        return bucket.read_manifest(store, "", chosen.manifest), BucketSource(store, root, once)
+        manifest = bucket.read_manifest(store, "", chosen.manifest)
+        return manifest, BucketSource(store, root, once, chosen, manifest.attempt)
     except BaseException:
         store.close()
         raise

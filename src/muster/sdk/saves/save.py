@@ -14,9 +14,10 @@ from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.data.errors import StoreError, Unavailable
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import bucket as buckets
-from muster.sdk.saves import layout, manifest, marks, parts, retention
+from muster.sdk.saves import layout, manifest, marks, node_shards, parts, retention
 from muster.sdk.saves.bucket import Bucket
 from muster.sdk.saves.files import no_space
+from muster.sdk.saves.manifest import Shard
 from muster.sdk.saves.parts import Part
 from muster.sdk.saves.process import process
 from muster.sdk.saves.retention import Retention
@@ -59,6 +60,7 @@ class Save:
         again = process().count(wanted.step)
         self._id = parts.save_id(again) if wanted.sharded else ""
         self._local = ""
+        self._shards: tuple[Shard, ...] = ()
         self._target = self._new_target(folder, parts.number_of_run() + again)
         self.path = self._target.path
         process().in_flight.add(self._target.name)
@@ -111,6 +113,7 @@ class Save:
                 data = self._store()
             if data is not None:
                 self._confirm(data, began)
+            self._offer(data is not None)
         except BaseException as error:
             self._failed(error)
             raise
@@ -130,6 +133,7 @@ class Save:
         except BaseException as error:
             self._put_problem(error)
             raise
+        self._shards = shards
         if wanted.sharded:
             self._target.put_part(Part(self._id, place.rank(), place.world_size(), shards))
             if place.rank():
@@ -170,6 +174,16 @@ class Save:
                 checkpoints.prune(os.path.dirname(self.path), self.wanted.retention, {self.path})
         except (StoreError, OSError) as error:
             log(f"old checkpoints could not be removed, and the next save tries again: {error}")
+
+    def _offer(self, confirmed: bool) -> None:
+        """Give this rank's shards to the node cache, from which a later attempt loads them."""
+        if self._bucket is None:
+            return
+        skip = len(layout.rank_name(place.rank())) + 1
+        files = [(each, os.path.join(self._local, *each.key[skip:].split("/"))) for each in self._shards]
+        if len(files) == 1 and os.path.isfile(self._local):
+            files = [(self._shards[0], self._local)]
+        node_shards.offers.offer(files, self.path, self.wanted.step, self.path if confirmed else "")
 
     def _put_problem(self, error: BaseException) -> None:
         """Let rank 0 learn that this rank has failed, so that it need not wait until the deadline."""
