@@ -55,7 +55,10 @@ class Node:
 
 
 class StubController:
-    """Serves `/v1/supervise` and `/v1/report`; `nodes` are the pods it knows, by token."""
+    """Serves `/v1/supervise`, `/v1/report` and `/v1/restore`; `nodes` are the pods it knows, by token.
+
+    `older` are the checkpoints that it chooses, newest first, after one could not be loaded.
+    """
 
     def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
         self.folder, self.address = folder, address
@@ -64,6 +67,8 @@ class StubController:
         self.attempt = 0
         self.progress: list[dict[str, Any]] = []
         self.checkpoint: dict[str, Any] | None = None
+        self.restores: list[dict[str, Any]] = []
+        self.older: list[dict[str, Any]] = []
         self.checkpoint_now = False
         self.backfilled: bool | None = None
         self.unavailable, self.refused = False, 0
@@ -90,6 +95,7 @@ class StubController:
         app = web.Application()
         app.router.add_post("/v1/supervise", self._supervise)
         app.router.add_post("/v1/report", self._report)
+        app.router.add_post("/v1/restore", self._restore)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -240,6 +246,30 @@ class StubController:
                     node.directive["pollS"],
                 )
         return web.json_response(node.directive)
+
+    async def _restore(self, request: web.Request) -> web.Response:
+        """Answer as soon as all nodes have loaded the checkpoint, or one could not; "wait" after half a second."""
+        self._node_of(request)
+        said = await request.json()
+        if said["attempt"] != self.attempt:
+            return web.json_response({"currentAttempt": self.attempt}, status=409)
+        self.restores.append(said)
+
+        def verdict() -> dict[str, Any] | None:
+            same = {each["nodeRank"]: each["ok"] for each in self.restores if each["path"] == said["path"]}
+            if not all(same.values()):
+                paths = [each["path"] for each in self.older]
+                index = paths.index(said["path"]) + 1 if said["path"] in paths else 0
+                return (
+                    {"verdict": "older", "checkpoint": self.older[index]} if index < len(paths) else {"verdict": "none"}
+                )
+            return {"verdict": "go"} if len(same) == len(self.nodes) else None
+
+        async with self.changed:
+            self.changed.notify_all()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait_for(lambda: verdict() is not None), 0.5)
+        return web.json_response(verdict() or {"verdict": "wait"})
 
     async def _report(self, request: web.Request) -> web.Response:
         self._node_of(request)

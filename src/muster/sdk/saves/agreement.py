@@ -14,12 +14,13 @@ import time
 from typing import Any, Callable, NamedTuple
 
 from muster.sdk import place, reports
-from muster.sdk.errors import ControllerUnavailable
+from muster.sdk.errors import ControllerUnavailable, StaleAttempt
 from muster.sdk.saves.once import wait_for, write_json
 
 REQUEST_TIMEOUT_S = 45.0
 """The controller answers "wait" after 20 s."""
 _RETRY_MAX_S = 5.0
+_ERRORS = {each.__name__: each for each in (StaleAttempt, ControllerUnavailable)}
 SOURCES = ("bucket", "peer", "disk")
 
 
@@ -111,12 +112,18 @@ def with_controller(outcome: Outcome, call: int, turn: int, deadline: float) -> 
     verdict = f"{base}-verdict.json"
     if place.local_rank():
         said = wait_for(verdict, deadline, "local rank 0 of this node did not pass on the controller's verdict in time")
+        if said["kind"] in _ERRORS:
+            raise _ERRORS[said["kind"]](said["message"])
         return Verdict(said["kind"], Chosen(*said["older"]) if said["older"] else None)
     outcomes = []
     for rank in range(ranks):
         late = f"local rank {rank} of this node did not call load_checkpoint, or did not finish it in time"
         outcomes.append(Outcome(**wait_for(f"{base}-rank-{rank}.json", deadline, late)))
-    found = _ask(_of_node(outcomes), ranks, deadline)
+    try:
+        found = _ask(_of_node(outcomes), ranks, deadline)
+    except (StaleAttempt, ControllerUnavailable) as error:
+        write_json(verdict, {"kind": type(error).__name__, "message": str(error)})
+        raise
     write_json(verdict, found._asdict())
     return found
 
