@@ -128,13 +128,13 @@ def read(folder: str) -> list[Record]:
 
 
 def confirmed(folder: str) -> Iterator[Found]:
-    """The existing confirmed checkpoints in a folder, newest first; those of one job are adjacent.
+    """The existing confirmed checkpoints in a folder, newest first, without bad ones; those of one job are adjacent.
 
     Clocks of nodes differ. So within a job the attempt decides, and within an attempt the clock of its only writer.
     """
     jobs: dict[str, list[Record]] = {}
     for record in read(folder):
-        if record.confirmed and os.path.exists(os.path.join(folder, record.name)):
+        if record.confirmed and not record.bad and os.path.exists(os.path.join(folder, record.name)):
             jobs.setdefault(record.uid, []).append(record)
     for ours in sorted(jobs.values(), key=lambda each: max(one.confirmed for one in each), reverse=True):
         for record in sorted(ours, key=lambda each: (each.attempt, each.written), reverse=True):

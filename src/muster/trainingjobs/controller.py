@@ -466,6 +466,8 @@ class TrainingJobController:
         current = job.status.attempt
         if report.attempt != current or job.status.phase in ENDED:
             raise Stale(current)
+        if report.checkpoint is not None and checkpoints.is_of_older_attempt(job.status, report.checkpoint.path):
+            raise Stale(current)
         if report.step is not None and self._book.report(
             job_uid, current, report.step, report.total_steps, report.metrics, self._clock()
         ):
@@ -476,8 +478,6 @@ class TrainingJobController:
             self._not_saved(job, report.checkpoint_problem)
         if report.checkpoint is None:
             return
-        if checkpoints.is_of_older_attempt(job.status, report.checkpoint.path):
-            raise Stale(current)
         known = job.status.last_checkpoint
         if known is not None and known.attempt == current and known.step > report.checkpoint.step:
             return

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+from muster.kube.objects.core import Event
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import rank_pid
 from tests.support.anyserver import BY_RANKS
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -92,3 +95,74 @@ async def test_only_the_current_attempt_and_only_pods_may_commit_a_checkpoint(ar
     assert (too_large[0], tokens[0]) == (400, 200)
     assert status.progress is not None
     assert (status.progress.step, status.progress.total_steps) == (TOKENS, 2**62)
+
+
+SHARDED = """
+    import os, pathlib, subprocess, sys, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    rank = muster.rank()
+    late = os.path.join(muster.checkpoint_dir(), "step-00000040-attempt-1")
+    if (muster.attempt(), rank) == (2, 0):  # a save of attempt 1 that was not confirmed
+        code = "import muster; muster.report(step=40, checkpoint=%r)" % late
+        (folder / "late").write_text(subprocess.run([sys.executable, "-c", code], stderr=-1, text=True).stderr)
+    loaded = muster.load_checkpoint(lambda files: int(pathlib.Path(files.path).read_text()))
+    step = loaded[0] if loaded else 0
+    (folder / ("began-%d-%d" % (muster.attempt(), rank))).write_text(str(step))
+    (folder / ("pid-%d-%d" % (muster.attempt(), rank))).write_text(str(os.getpid()))
+    if muster.attempt() == 1:
+        for step in (10, 20, 30):
+            muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)), 3, sharded=True)
+        muster.sdk.reports.problem(40, late, "the bucket is away")
+    while not (folder / "done").exists():
+        step += 1
+        muster.report(step=step)
+        time.sleep(0.05)
+"""
+
+
+def damage(checkpoint: Path) -> None:
+    """Change a shard of rank 1, but not its size."""
+    (shard,) = [each for each in checkpoint.rglob("*") if each.is_file() and "rank-00001" in str(each)]
+    shard.write_text("31")
+
+
+async def test_all_ranks_restore_the_newest_checkpoint_that_verifies(arena: Arena) -> None:
+    """Issue 14.5: the damaged one is quarantined, and the attempt goes on. It confirms no save of an older attempt."""
+    folder = arena.folder
+    await arena.submit("train", SHARDED.format(folder=str(folder)), checkpoint={"path": f"{folder}/checkpoints"})
+    before = await arena.reaches("train", lambda status: status.last_checkpoint and status.last_checkpoint.step == 30)
+    newest = before.checkpoints[0]
+    assert (newest.shards, newest.bytes, len(newest.manifest)) == (2, 4, 64)
+    damage(Path(newest.path))
+    os.kill(rank_pid(arena, 1, 0), signal.SIGKILL)
+
+    after = await arena.reaches("train", lambda status: status.time_to_useful_seconds is not None)
+    assert [(folder / f"began-2-{rank}").read_text() for rank in (0, 1)] == ["20", "20"]
+    assert [(each.path, each.step, each.attempt, each.reason) for each in after.quarantined_checkpoints] == [
+        (newest.path, 30, 1, "Checksum")
+    ]
+    assert [each.step for each in after.checkpoints] == [20, 10]
+    assert after.run is not None
+    assert after.run.checkpoint is not None
+    assert after.run.checkpoint.step == 20
+    assert after.run.checkpoint.restored is not None
+    assert after.checkpoints[0].verified_time is not None
+    timeline = after.faults[-1].timeline
+    assert timeline is not None
+    assert timeline.running is not None
+    assert timeline.restored is not None
+    assert timeline.useful is not None
+    assert timeline.running <= timeline.restored <= timeline.useful
+    assert len(after.faults) == 1, "the damage ended no attempt"
+
+    assert "StaleAttempt" in (folder / "late").read_text()
+
+    async def reported() -> bool:
+        events = (await arena.client.list(Event, arena.namespace)).items
+        found = {each.reason: each.message for each in events}
+        return "Checksum" in found.get("CheckpointQuarantined", "") and "away" in found.get("CheckpointNotSaved", "")
+
+    await until("Events report the quarantine, and the checkpoint that was not saved", reported)
+    (folder / "done").touch()
+    await arena.phase("train", "Succeeded", 2)
