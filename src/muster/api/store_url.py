@@ -30,14 +30,15 @@ NO_SECRET: Final = (
     "credentials.secretName"
 )
 CREDENTIAL_KEYS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    "s3": (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),),
-    "gs": (("GOOGLE_SERVICE_ACCOUNT_KEY",),),
+    "s3": (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("AWS_SKIP_SIGNATURE",)),
+    "gs": (("GOOGLE_SERVICE_ACCOUNT_KEY",), ("GOOGLE_SKIP_SIGNATURE",)),
     "az": (
         ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
         ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_SAS_TOKEN"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_SKIP_SIGNATURE"),
     ),
 }
-"""The keys that a Secret must have for each kind of store; for Azure one of two sets."""
+"""The keys that a Secret must have for each kind of store: one of these sets. Public stores need no signature."""
 _NO_FOLDER: Final = "{!r} does not name a folder of a node; write file:///FOLDER"
 
 

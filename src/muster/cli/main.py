@@ -36,6 +36,9 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry("muster.cli.jobs.run", "Run a script or a TrainingJob file on the cluster.", JOBS),
     "list": Entry("muster.cli.jobs.list", "List training jobs.", JOBS),
     "status": Entry("muster.cli.jobs.status", "Show a job: attempt, slots and nodes, faults, what to do next.", JOBS),
+    "checkpoints": Entry(
+        "muster.cli.jobs.show_checkpoints", "List a job's checkpoints, and why some are not used.", JOBS
+    ),
     "logs": Entry("muster.cli.ranks.logs", "Print what a job's ranks wrote.", JOBS),
     "exec": Entry("muster.cli.ranks.exec", "Run a command, or a shell, where a rank runs.", JOBS),
     "stacks": Entry("muster.cli.ranks.stacks", "Show where each rank is, grouped by equal stack.", JOBS),

@@ -86,7 +86,9 @@ def test_an_endpoint_is_the_url_of_a_service(endpoint: str) -> None:
 
 
 def test_a_secret_needs_the_keys_of_its_store() -> None:
-    assert store_url.missing_keys("s3://b", ["AWS_ACCESS_KEY_ID"]) == "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    assert store_url.missing_keys("s3://b", ["AWS_ACCESS_KEY_ID"]) == (
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE"
+    )
     assert store_url.missing_keys("s3://b", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "more"]) == ""
     assert store_url.missing_keys("az://b", ["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_SAS_TOKEN"]) == ""
     assert ", or " in store_url.missing_keys("az://b", ["AZURE_STORAGE_ACCOUNT_NAME"])
