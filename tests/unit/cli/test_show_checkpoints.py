@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from aiohttp import web
 from muster.cli.errors import ExitCode
 from muster.cli.main import run
 from muster.sdk import records
+from muster.sdk.data import stores
+from muster.sdk.data.access import Access
+from muster.sdk.data.file_store import FileStore
 from muster.sdk.saves import manifest
 from tests.support import onejob
 from tests.unit.cli.test_said import state as state
@@ -99,11 +103,47 @@ def test_verify_finds_what_does_not_match_the_confirmed_manifest(
     (Path(entries[0]["path"]) / "model.pt").write_bytes(b"WEIGHTS")
     (Path(entries[1]["path"]) / "model.pt").write_bytes(b"weight")
     (Path(entries[2]["path"]) / "model.pt").unlink()
+    shutil.rmtree(entries[4]["path"])  # as jobs do with old ones
     entries[3]["manifest"] = "0" * 64  # the manifest was replaced after the confirmation
     code, out, _ = shown(capfd, "--verify", "-o", "json")
     assert code == ExitCode.FAILED
     checks = [each["check"]["reason"] for each in json.loads(out)["checkpoints"]]
-    assert checks == ["Checksum", "Size", "Missing", "Manifest", ""]
+    assert checks == ["Checksum", "Size", "Missing", "Manifest", "Gone"]
+    cluster.status |= {
+        "lastCheckpoint": entries[3] | {"manifest": ""},
+        "checkpoints": [entries[3] | {"manifest": ""}, entries[4]],
+    }
+    code, out, _ = shown(capfd, "--verify")
+    assert code == ExitCode.DONE, "an old checkpoint may be gone"
+    cluster.status |= {"lastCheckpoint": entries[4], "checkpoints": [entries[4]]}
+    code, out, _ = shown(capfd, "--verify")
+    assert code == ExitCode.FAILED, "the next one may not"
+
+
+def test_verify_reads_object_stores_with_the_users_credentials(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, Access]] = []
+
+    def open_store(url: str, access: Access, deadline_s: float) -> FileStore:
+        opened.append((url, access))
+        return FileStore(str(tmp_path / "store" / url.partition("://")[2]))
+
+    monkeypatch.setattr(stores, "open_store", open_store)
+    entries = []
+    for step in (30, 20, 10):
+        entry = saved(tmp_path / "store" / "bucket", step)
+        folder = Path(entry["path"])
+        Path(records.manifest_path(str(folder.parent), folder.name)).rename(folder / "manifest.json")
+        entries.append(entry | {"path": f"s3://bucket/{folder.name}"})
+    (tmp_path / "store" / "bucket" / "step-00000020-attempt-1" / "model.pt").write_bytes(b"WEIGHTS")
+    (tmp_path / "store" / "bucket" / "step-00000010-attempt-1" / "manifest.json").unlink()
+    cluster.status |= {"lastCheckpoint": entries[0], "checkpoints": entries}
+    code, out, _ = shown(capfd, "--verify", "-o", "json", "--credentials", str(tmp_path))
+    assert code == ExitCode.FAILED
+    assert [each["check"]["reason"] for each in json.loads(out)["checkpoints"]] == ["", "Checksum", "Gone"]
+    assert [url for url, _ in opened] == [each["path"] for each in entries]
+    assert {access.credentials_dir for _, access in opened} == {str(tmp_path)}
 
 
 def test_a_checkpoint_that_cannot_be_read_here_is_not_called_intact(

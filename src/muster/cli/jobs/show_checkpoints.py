@@ -92,7 +92,7 @@ def _print(job: TrainingJob, listed: Sequence[CheckpointStatus], checks: Sequenc
     rows = [_row(each, now, _state(index, checks)) for index, each in enumerate(listed)]
     for each in reversed(status.quarantined_checkpoints):
         state = f"quarantined: {each.reason}"
-        rows.append((str(each.step), "-", "-", str(each.attempt), "-", "-", state, each.path))
+        rows.append((str(each.step), "-", "-", _attempt(each.attempt), "-", "-", state, each.path))
     if not rows:
         where = f"; it keeps them in {status.checkpoint_dir}" if status.checkpoint_dir else ""
         note(f"job '{job.name}' has no confirmed checkpoint{where}")
@@ -112,7 +112,7 @@ def _row(each: CheckpointStatus, now: datetime, state: str) -> tuple[str, ...]:
         str(each.step),
         size(each.bytes) if each.bytes is not None else "-",
         str(each.shards) if each.shards is not None else "-",
-        str(each.attempt) if each.attempt else "other job",
+        _attempt(each.attempt),
         f"{age(each.time, now)} ago" if each.time is not None else "-",
         f"{age(each.verified_time, now)} ago" if each.verified_time is not None else "-",
         state,
@@ -120,7 +120,11 @@ def _row(each: CheckpointStatus, now: datetime, state: str) -> tuple[str, ...]:
     )
 
 
+def _attempt(number: int) -> str:
+    return str(number) if number else "other job"
+
+
 def _state(index: int, checks: Sequence[Check]) -> str:
     if index < len(checks):
-        return checks[index].reason or "intact"
+        return checks[index].reason.lower() or "intact"
     return "next" if index == 0 else "confirmed"

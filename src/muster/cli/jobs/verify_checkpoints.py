@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from muster.sdk.saves.manifest import Manifest
 
 _DEADLINE_S = 120.0
+GONE = "Gone"
 _CHUNK_BYTES = 1 << 20
 Advance = Callable[[int], None]
 """Called with the number of bytes that were read."""
@@ -27,8 +28,9 @@ class Check(NamedTuple):
     """The result for one checkpoint; both are empty if it is intact.
 
     Attributes:
-        reason: Checksum, Missing, Size, Manifest, Read or Version; NoManifest if there is nothing to compare with.
-        problem: the same as text.
+        reason: Checksum, Missing, Size, Manifest, Read or Version; Gone if the checkpoint does not exist; NoManifest if
+            there is nothing to compare with.
+        problem: the same as text; "" for an old checkpoint that is gone, as jobs remove these.
     """
 
     reason: str = ""
@@ -59,11 +61,13 @@ def verify_all(job: TrainingJob, listed: Sequence[CheckpointStatus], credentials
     spec = job.spec.checkpoint
     access = Access(spec.endpoint if spec else "", spec.region if spec else "", credentials)
     with _progress(sum(each.bytes or 0 for each in listed)) as advance:
-        return [_verify(each, access, advance) for each in listed]
+        checks = [_verify(each, access, advance) for each in listed]
+    newest = [Check(GONE, f"it does not exist: {each.path}") for each in listed[:1] if checks[0].reason == GONE]
+    return [*newest, *checks[len(newest) :]]
 
 
 def _verify(checkpoint: CheckpointStatus, access: Access, advance: Advance) -> Check:
-    from muster.sdk.data.errors import StoreError
+    from muster.sdk.data.errors import ObjectChanged, StoreError
     from muster.sdk.saves.manifest import BadCheckpoint
 
     try:
@@ -76,16 +80,24 @@ def _verify(checkpoint: CheckpointStatus, access: Access, advance: Advance) -> C
         return _in_folder(checkpoint, advance)
     except BadCheckpoint as error:
         return Check(error.reason, str(error))
+    except ObjectChanged as error:
+        return Check("Checksum", f"a shard changed after it was saved: {error}")
     except (StoreError, CliError, OSError) as error:
         return Check("Read", str(error))
 
 
 def _in_store(checkpoint: CheckpointStatus, access: Access, advance: Advance) -> Check:
     from muster.cli.data.source import Source, opened
+    from muster.sdk.data.errors import NotFound
     from muster.sdk.saves import bucket
     from muster.sdk.saves.bucket import Digesting
+    from muster.sdk.saves.layout import MANIFEST
 
     with opened(Source(checkpoint.path, access), _DEADLINE_S) as store:
+        try:
+            store.head(MANIFEST)
+        except NotFound:
+            return Check(GONE)
         known = bucket.read_manifest(store, "", checkpoint.manifest)
         for shard in known.shards:
             sink = Digesting(_Counting(advance))
@@ -98,6 +110,8 @@ def _in_folder(checkpoint: CheckpointStatus, advance: Advance) -> Check:
     from muster.sdk.saves import folders
     from muster.sdk.saves.bucket import Digesting
 
+    if not Path(checkpoint.path).exists():
+        return Check(GONE)
     known: Manifest | None = folders.read_manifest(checkpoint.path, checkpoint.manifest)
     if known is None:
         return Check("NoManifest", "it was saved without a manifest, so there is nothing to compare it with")
