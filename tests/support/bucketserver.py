@@ -31,6 +31,7 @@ class BucketServer:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.parts: dict[str, dict[int, bytes]] = {}
         self.rights: dict[str, tuple[str, ...]] = {}
         self.counts: Counter[str] = Counter()
         self.before: Callable[[str, str, str], int | None] = lambda method, path, key: None
@@ -70,7 +71,7 @@ def _handler(state: BucketServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self._handle()
 
-        do_HEAD = do_PUT = do_DELETE = do_GET
+        do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
         def _handle(self) -> None:
             parts = urllib.parse.urlsplit(self.path)
@@ -88,6 +89,8 @@ def _handler(state: BucketServer) -> type[BaseHTTPRequestHandler]:
                 self._reply(status, b"<Error><Code>AccessDenied</Code></Error>" if status == 403 else b"")
             elif "list-type" in query:
                 self._list(path, query)
+            elif self.command == "POST" or "uploadId" in query:
+                self._part(path, query, body)
             elif self.command == "PUT":
                 self._put(path, body)
             elif self.command == "DELETE":
@@ -102,6 +105,24 @@ def _handler(state: BucketServer) -> type[BaseHTTPRequestHandler]:
                 return
             state.objects[path] = body
             self._reply(200, b"", ETag=f'"{etag_of(body)}"')
+
+        def _part(self, path: str, query: dict[str, str], body: bytes) -> None:
+            """A multipart upload: begin, parts, and completion."""
+            if "uploads" in query:
+                state.parts[path] = {}
+                self._reply(200, b"<R><Bucket>b</Bucket><Key>k</Key><UploadId>1</UploadId></R>")
+            elif "partNumber" in query:
+                state.parts[path][int(query["partNumber"])] = body
+                self._reply(200, b"", ETag=f'"{etag_of(body)}"')
+            elif self.command == "POST":
+                parts = state.parts.pop(path)
+                state.objects[path] = b"".join(parts[number] for number in sorted(parts))
+                tag = etag_of(state.objects[path])
+                self._reply(
+                    200, f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>".encode()
+                )
+            else:
+                self._reply(204, b"")
 
         def _get(self, path: str) -> None:
             data = state.objects.get(path)

@@ -33,7 +33,7 @@ class NodeCache:
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
-    def socket(self) -> str:
+    def socket_path(self) -> str:
         return str(self.sockets / "cache.sock")
 
     def start(self, **environment: str) -> None:
@@ -71,7 +71,7 @@ class NodeCache:
             self.process = None
 
     def client(self) -> CacheClient:
-        return CacheClient(self.socket)
+        return CacheClient(self.socket_path)
 
     def connect(self, name: str = "cache.sock") -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -74,5 +74,5 @@ class StoreIdentity(NamedTuple):
     def text(self) -> str:
         """Unique text of the store, for names of blocks and for `muster data ls`."""
         place = f"{self.scheme}://{self.bucket}"
-        hints = [hint for hint in (self.endpoint, self.region, self.account) if hint]
-        return f"{place} ({', '.join(hints)})" if hints else place
+        named = (("endpoint", self.endpoint), ("region", self.region), ("account", self.account))
+        return " ".join([place, *(f"{name}={value}" for name, value in named if value)])  # no value has a space

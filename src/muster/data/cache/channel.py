@@ -7,7 +7,7 @@ import functools
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from muster.sdk.data.wire import (
     MAX_DESCRIPTORS,
@@ -29,15 +29,24 @@ _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred`: process, user and group (unix(7), SO_PEERCRED)."""
 
 
-class Incoming(NamedTuple):
-    """A message, and the descriptors beside it. Whoever handles it calls `close`."""
+class Incoming:
+    """A message, and the descriptors beside it.
 
-    message: Message
-    descriptors: list[int]
+    Attributes:
+        message: the message.
+        descriptors: of the client. Whoever handles the message calls `close`.
+        received: set when the raw bytes that follow the message were received, or will not be.
+    """
+
+    def __init__(self, message: Message, descriptors: list[int]) -> None:
+        self.message = message
+        self.descriptors = descriptors
+        self.received = asyncio.Event()
 
     def close(self) -> None:
         """Close the descriptors."""
         close_all(self.descriptors)
+        self.received.set()
 
 
 class Channel:
@@ -50,7 +59,6 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._resumed = asyncio.Event()
         self._sending = asyncio.Lock()
 
     def peer_uid(self) -> int:
@@ -67,15 +75,6 @@ class Channel:
         except BaseException:
             close_all(descriptors)
             raise
-
-    async def paused(self) -> None:
-        """Wait until `resume` is called: the client sends raw bytes, which another task receives."""
-        await self._resumed.wait()
-        self._resumed.clear()
-
-    def resume(self) -> None:
-        """Let the task that receives messages continue."""
-        self._resumed.set()
 
     async def copy(self, count: int, write: Callable[[memoryview], Awaitable[None]], part_s: float) -> None:
         """Pass `count` raw bytes to `write`, each part within `part_s` seconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -193,7 +194,12 @@ class Disk:
 
     def discard(self, partial: Partial) -> None:
         """Remove a temporary file in the background. The next start removes what the disk does not."""
-        self._threads.submit(partial.discard)
+        self.defer(partial.discard)
+
+    def defer(self, work: Callable[[], object]) -> None:
+        """Run a call in the background, without waiting for its result."""
+        with contextlib.suppress(RuntimeError):  # the daemon ends
+            self._threads.submit(work)
 
     async def remove(self, area: str, name: str) -> int:
         """Remove a file, and return its size in bytes. The disk's errors count, but are not raised."""

@@ -21,6 +21,8 @@ SCHEMES: Final = ("s3", "gs", "az")
 _ANONYMOUS: Final = {"s3": "AWS_SKIP_SIGNATURE", "gs": "GOOGLE_SKIP_SIGNATURE", "az": "AZURE_SKIP_SIGNATURE"}
 _AMBIENT: Final = ("AWS_", "GOOGLE_", "AZURE_")
 _REGION: Final = re.compile(r"[a-z0-9-]{0,64}")
+_ACCOUNT: Final = re.compile(r"[a-z0-9]{0,63}")
+_ENDPOINT: Final = re.compile(r"[!-~]{0,1024}")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,221}")
 
 
@@ -58,6 +60,8 @@ def place_of(store: Mapping[str, str], credentials: Mapping[str, str], schemes: 
     if not _REGION.fullmatch(region):
         raise WrongStore(f"the region {region!r} is not a name such as us-east-1", url)
     account = credentials.get("AZURE_STORAGE_ACCOUNT_NAME", "") if parts.scheme == "az" else ""
+    if not _ACCOUNT.fullmatch(account):
+        raise WrongStore("AZURE_STORAGE_ACCOUNT_NAME is not the name of a storage account", url)
     identity = StoreIdentity(parts.scheme, _endpoint(endpoint, url), region, account, parts.netloc)
     return Place(identity, parts.path.strip("/"))
 
@@ -81,6 +85,8 @@ def _endpoint(endpoint: str, url: str) -> str:
     """Return the endpoint in the form that names it, or raise WrongStore."""
     if not endpoint:
         return ""
+    if not _ENDPOINT.fullmatch(endpoint):
+        raise WrongStore("the endpoint of a store has only visible ASCII characters", url)
     parts = urlsplit(endpoint)
     try:
         port = parts.port

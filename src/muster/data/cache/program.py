@@ -31,7 +31,7 @@ SOCKET: Final = "cache.sock"
 CONTROL_SOCKET: Final = "control.sock"
 _SWEEP_S: Final = 1.0
 _STALLED_S: Final = 120.0
-_POWERS: Final = "kMGT"
+_POWERS: Final = "KMGT"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM. Returns the exit status: 0, or 2 if the arguments or the folder are wrong."""
-    options = _parse(arguments)
+    options = parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     drop_ambient_credentials()
     try:
@@ -108,7 +108,8 @@ async def _serve_metrics(progress: Progress, host: str, port: int) -> None:
         await asyncio.Event().wait()
 
 
-def _parse(arguments: Sequence[str] | None) -> Options:
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Read the arguments. Exits with status 2 if they are wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m muster.data.cache", description="Keep blocks of objects on this node's disk for its readers."
     )
@@ -152,10 +153,10 @@ def _parse(arguments: Sequence[str] | None) -> Options:
 
 
 def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)(?:([kMGT])(i?))?", text)
+    found = re.fullmatch(r"(\d+)(?:([kMGT]|[KMGT](?=i))(i?))?", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 100Gi")
-    power = _POWERS.index(found[2]) + 1 if found[2] else 0
+    power = _POWERS.index(found[2].upper()) + 1 if found[2] else 0
     step: int = 1024 if found[3] else 1000
     return int(found[1]) * step**power  # type: ignore[no-any-return]
 

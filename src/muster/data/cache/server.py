@@ -18,7 +18,15 @@ from muster.data.cache.disk import DiskBypassed
 from muster.data.cache.downloads import Busy
 from muster.data.cache.requests import BadRequest, NotPermitted
 from muster.data.cache.session import Reply, Session
-from muster.sdk.data.errors import AlreadyExists, Forbidden, NotFound, ObjectChanged, StoreError, WrongStore
+from muster.sdk.data.errors import (
+    AlreadyExists,
+    Forbidden,
+    NotFound,
+    ObjectChanged,
+    StoreError,
+    Unavailable,
+    WrongStore,
+)
 from muster.sdk.data.wire import ErrorCode, Message, ProtocolError
 
 log = logging.getLogger(__name__)
@@ -51,7 +59,8 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (AlreadyExists, ErrorCode.EXISTS),
     (ObjectChanged, ErrorCode.CHANGED),
     (WrongStore, ErrorCode.WRONG_STORE),
-    (StoreError, ErrorCode.UNAVAILABLE),
+    (Unavailable, ErrorCode.UNAVAILABLE),
+    (StoreError, ErrorCode.REFUSED),
     (Busy, ErrorCode.BUSY),
     (DiskBypassed, ErrorCode.BYPASS),
     (BadRequest, ErrorCode.BAD_REQUEST),
@@ -171,7 +180,7 @@ async def handle(session: Session, incoming: Incoming, channel: Channel) -> Repl
     try:
         op = requests.text(request, "op")
         if op == "put":
-            return await storeops.put(session, request, channel)
+            return await storeops.put(session, incoming, channel)
         handler = _OPERATIONS.get(op)
         if handler is None:
             raise BadRequest(f"there is no operation {op[:40]!r}")
@@ -185,7 +194,7 @@ async def _read_all(channel: Channel, queue: asyncio.Queue[Incoming]) -> None:
         incoming = await channel.receive()
         await queue.put(incoming)
         if incoming.message.get("op") == "put":
-            await channel.paused()
+            await incoming.received.wait()
 
 
 def _report(result: object) -> None:

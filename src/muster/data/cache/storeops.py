@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
-from typing import Final
+import threading
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from muster.data.cache import requests
-from muster.data.cache.channel import Channel
+from muster.data.cache.channel import Channel, Incoming
 from muster.data.cache.disk import BLOCKS
 from muster.data.cache.downloads import Busy
 from muster.data.cache.files import write_all
 from muster.data.cache.memory import MemoryFull
 from muster.data.cache.operations import ok
 from muster.data.cache.session import STORE_S, Reply, Session
-from muster.sdk.data.store import ObjectInfo
+from muster.sdk.data.store import ObjectInfo, Store
 from muster.sdk.data.wire import Message
 
 _PAGE: Final = 250
@@ -58,69 +62,104 @@ async def delete(session: Session, request: Message) -> Reply:
     return ok()
 
 
-async def put(session: Session, request: Message, channel: Channel) -> Reply:
+async def put(session: Session, incoming: Incoming, channel: Channel) -> Reply:
     """Receive an object's bytes into a local file, then write it to the store."""
-    try:
-        full, size = session.place.full(requests.key(request)), requests.number(request, "size", _LARGEST_PUT)
-        create_only = request.get("create_only") is True
-        if size <= _IN_MEMORY_BYTES:
-            return await _put_from_memory(session, channel, full, size, create_only)
-        return await _put_from_disk(session, channel, full, size, create_only)
-    finally:
-        channel.resume()
+    request = incoming.message
+    full, size = session.place.full(requests.key(request)), requests.number(request, "size", _LARGEST_PUT)
+    create_only = request.get("create_only") is True
+    target = _Target(full, size, create_only, await session.opened())
+    if size <= _IN_MEMORY_BYTES:
+        return await _put_from_memory(session, incoming, channel, target)
+    return await _put_from_disk(session, incoming, channel, target)
 
 
-async def _put_from_memory(session: Session, channel: Channel, full: str, size: int, create_only: bool) -> Reply:
+class _Target(NamedTuple):
+    key: str
+    size: int
+    create_only: bool
+    store: Store
+
+
+async def _put_from_memory(session: Session, incoming: Incoming, channel: Channel, target: _Target) -> Reply:
     try:
-        file = session.node.memory.create(size)
+        file = session.node.memory.create(target.size)
     except MemoryFull as error:
         raise Busy(str(error)) from None
     try:
-        return await _receive_and_put(session, channel, file.descriptor, full, size, create_only)
+        return await _receive_and_put(session, incoming, channel, file.descriptor, target)
     finally:
         file.release()
 
 
-async def _put_from_disk(session: Session, channel: Channel, full: str, size: int, create_only: bool) -> Reply:
+async def _put_from_disk(session: Session, incoming: Incoming, channel: Channel, target: _Target) -> Reply:
     disk = session.node.disk
-    await disk.reserve(BLOCKS, size)
+    await disk.reserve(BLOCKS, target.size)
     try:
         partial = await disk.begin("put")
         try:
-            return await _receive_and_put(session, channel, partial.descriptor, full, size, create_only)
+            return await _receive_and_put(session, incoming, channel, partial.descriptor, target)
         finally:
             disk.discard(partial)
     finally:
-        disk.release(size)
+        disk.release(target.size)
 
 
 async def _receive_and_put(
-    session: Session, channel: Channel, descriptor: int, full: str, size: int, create_only: bool
+    session: Session, incoming: Incoming, channel: Channel, descriptor: int, target: _Target
 ) -> Reply:
-    node, store = session.node, await session.opened()
-    held = os.dup(descriptor)  # a thread that is given up still reads it
+    key, size, create_only, store = target
+    node = session.node
+    spool = _Spool(descriptor)
 
     async def write(part: memoryview) -> None:
-        await node.disk.call(lambda: write_all(held, part), len(part))
+        await node.disk.call(lambda: spool.write(part), len(part))
 
     def upload() -> ObjectInfo:
-        try:
-            os.lseek(held, 0, os.SEEK_SET)
+        with spool.reading() as source:
             if size <= _IN_MEMORY_BYTES:
-                return store.put(full, os.pread(held, size, 0), create_only)
-            return store.put(full, f"/proc/self/fd/{held}", create_only)
-        finally:
-            os.close(held)
+                return store.put(key, os.pread(source, size, 0), create_only)
+            return store.put(key, f"/proc/self/fd/{source}", create_only)
 
     try:
         await channel.send({"ok": True, "ready": True})
         await channel.copy(size, write, _BODY_PART_S)
-    except BaseException:
-        os.close(held)
-        raise
-    channel.resume()
-    info = await node.in_thread(upload, _PUT_S + size / _SLOWEST_BYTES_PER_S)
-    return _described(info)
+        incoming.received.set()
+        return _described(await node.in_thread(upload, _PUT_S + size / _SLOWEST_BYTES_PER_S))
+    finally:
+        node.disk.defer(spool.close)
+
+
+class _Spool:
+    """A duplicate of a descriptor. It is closed only when no thread uses it, also one that was given up."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = os.dup(descriptor)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def write(self, part: memoryview) -> None:
+        """Append bytes. Raises OSError."""
+        with self._lock:
+            if not self._closed:
+                write_all(self._descriptor, part)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[int]:
+        """Yield a descriptor that stays open. Raises OSError."""
+        with self._lock:
+            if self._closed:
+                raise OSError(errno.ECANCELED, "the request has ended")
+            descriptor = os.dup(self._descriptor)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close the duplicate, when no write runs."""
+        with self._lock:
+            self._closed = True
+            os.close(self._descriptor)
 
 
 def _described(info: ObjectInfo) -> Reply:

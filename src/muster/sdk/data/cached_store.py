@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import BinaryIO, Iterator, NoReturn
+import random
+import time
+from typing import BinaryIO, Callable, Iterator, TypeVar
 
 from muster.sdk.data.access import Access
 from muster.sdk.data.cache_client import CacheClient, CacheUnavailable
@@ -19,7 +21,10 @@ from muster.sdk.data.errors import (
 from muster.sdk.data.store import ObjectInfo, Store
 from muster.sdk.data.wire import ErrorCode, Message
 
+T = TypeVar("T")
 _CHUNK_BYTES = 8 << 20
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
 _REQUEST_S = 40.0
 _LIST_S = 130.0
 _SLOWEST_BYTES_PER_S = 256 << 10
@@ -31,6 +36,7 @@ _ERRORS = {
     ErrorCode.CHANGED: ObjectChanged,
     ErrorCode.WRONG_STORE: WrongStore,
     ErrorCode.BAD_REQUEST: StoreError,
+    ErrorCode.REFUSED: StoreError,
 }
 
 
@@ -55,8 +61,7 @@ class CachedStore(Store):
 
     def head(self, key: str, deadline_s: float | None = None) -> ObjectInfo:
         """Return the object's size and version. Raises NotFound, Forbidden, WrongStore, Unavailable."""
-        answer = self._ask(key, {"op": "head", "key": key}, min(_REQUEST_S, deadline_s or self._deadline_s))
-        return _info(key, answer)
+        return _info(key, self._ask(key, {"op": "head", "key": key}, _REQUEST_S, deadline_s))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects whose keys begin with the prefix, sorted by key, with one page in memory."""
@@ -87,13 +92,24 @@ class CachedStore(Store):
         """
         size = os.path.getsize(data) if isinstance(data, str) else len(data)
         request = {"op": "put", "key": key, "size": size, "create_only": create_only}
+        limit_s = _REQUEST_S + size / _SLOWEST_BYTES_PER_S
+        tries = 0
+
+        def upload() -> Message:
+            nonlocal tries
+            tries += 1
+            return self._client.upload(self.url, self._access, request, data, limit_s)
+
         try:
-            answer = self._client.upload(
-                self.url, self._access, request, data, self._deadline_s + size / _SLOWEST_BYTES_PER_S
-            )
-        except CacheUnavailable as error:
-            self._fail(key, error)
-        return _info(key, answer)
+            return _info(key, self._repeat(key, upload, self._deadline_s + limit_s))
+        except AlreadyExists:
+            # The answer to an earlier try may be lost: the same bytes are this call's own.
+            if tries == 1:
+                raise
+            info = self.head(key)
+            if info.size_bytes != size or self.read(key, etag=info.etag) != _bytes(data):
+                raise
+            return info
 
     def delete(self, key: str) -> None:
         """Delete the object. A missing object is not an error."""
@@ -112,21 +128,36 @@ class CachedStore(Store):
         end = info.size_bytes if length is None else min(start + length, info.size_bytes)
         with self._client.open_object(self.url, self._access, key, info.etag, info.size_bytes) as file:
             while start < end:
-                try:
-                    chunk = file.pread(min(_CHUNK_BYTES, end - start), start)
-                except CacheUnavailable as error:
-                    self._fail(key, error)
+                chunk = self._repeat(key, lambda: file.pread(min(_CHUNK_BYTES, end - start), start), self._deadline_s)  # noqa: B023
                 yield chunk
                 start += len(chunk)
 
-    def _ask(self, key: str, message: Message, deadline_s: float) -> Message:
-        try:
-            return self._client.request(self.url, self._access, message, deadline_s).message
-        except CacheUnavailable as error:
-            self._fail(key, error)
+    def _ask(self, key: str, message: Message, request_s: float, deadline_s: float | None = None) -> Message:
+        def ask() -> Message:
+            return self._client.request(self.url, self._access, message, request_s).message
 
-    def _fail(self, key: str, error: CacheUnavailable) -> NoReturn:
-        raise _ERRORS.get(error.code, Unavailable)(str(error), self.url, key) from None
+        return self._repeat(key, ask, self._deadline_s if deadline_s is None else deadline_s)
+
+    def _repeat(self, key: str, action: Callable[[], T], deadline_s: float) -> T:
+        """Repeat after temporary failures, also of the node cache itself, which may be restarting."""
+        end_s = time.monotonic() + deadline_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return action()
+            except CacheUnavailable as error:
+                kind = _ERRORS.get(error.code, Unavailable)
+                if kind is not Unavailable or time.monotonic() + pause_s > end_s:
+                    raise kind(str(error), self.url, key) from None
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+
+def _bytes(data: bytes | str) -> bytes:
+    if isinstance(data, str):
+        with open(data, "rb") as file:
+            return file.read()
+    return bytes(data)
 
 
 def _info(key: str, found: Message) -> ObjectInfo:

@@ -79,6 +79,7 @@ class ErrorCode:
     FORBIDDEN = "forbidden"  # the store refused these credentials
     MISSING = "missing"  # the store has no such object
     NOT_PERMITTED = "not-permitted"  # only on the control socket
+    REFUSED = "refused"  # the store refused for another reason, which the message names
     UNAVAILABLE = "unavailable"  # the store did not answer in time
     WRONG_STORE = "wrong-store"  # bucket, region, endpoint or credentials do not fit, or the daemon refuses them
 

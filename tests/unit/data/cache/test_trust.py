@@ -197,7 +197,7 @@ def test_issue_546_two_users_read_at_once(bench: Bench) -> None:
     )
     for folder in (bench.folder, *bench.folder.parents[:2]):
         folder.chmod(0o755)
-    arguments = [bench.cache.socket, bench.server.address, key, etag_of(b"for both")]
+    arguments = [bench.cache.socket_path, bench.server.address, key, etag_of(b"for both")]
     readers = [
         subprocess.Popen(
             [sys.executable, "-c", script, str(user), *arguments],
