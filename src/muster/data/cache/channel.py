@@ -34,7 +34,7 @@ class Incoming:
 
     Attributes:
         message: the message.
-        descriptors: of the client. Whoever handles the message calls `close`.
+        descriptors: of the client. The handler of the message calls `close`.
         received: set when the raw bytes that follow the message were received, or will not be.
     """
 

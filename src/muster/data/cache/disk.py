@@ -183,7 +183,7 @@ class Disk:
         self.free_bytes -= size
 
     async def footers(self, area: str) -> list[tuple[str, Footer]]:
-        """Names and footers of all files, of which some may not be verified yet. Raises DiskBypassed."""
+        """Names and footers of all files, verified or not. Raises DiskBypassed."""
         unread = [name for name, entry in self.entries[area].items() if entry.footer is None]
         for start in range(0, len(unread), _FOOTERS):
             names = unread[start : start + _FOOTERS]

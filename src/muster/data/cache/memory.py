@@ -42,7 +42,7 @@ class MemoryFile:
         budget.used_bytes += count
 
     def seal(self) -> None:
-        """Make the file unchangeable, whoever opens it. Raises OSError."""
+        """Seal the file: no process can change it. Raises OSError."""
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
 
     def share(self) -> int:

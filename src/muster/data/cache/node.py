@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from muster.data.cache.accounts import Accounts
 from muster.data.cache.disk import BLOCKS, SHARDS, Disk
@@ -14,16 +14,23 @@ from muster.data.cache.fetch import Fetcher
 from muster.data.cache.identity import Member, Members
 from muster.data.cache.memory import MemoryBudget
 from muster.data.cache.rates import Rates
-from muster.data.cache.trust import Trust
+from muster.data.cache.trust import Trust, Who
 from muster.sdk.data.errors import Unavailable
 from muster.sdk.data.wire import Message
 
 if TYPE_CHECKING:
-    from muster.data.cache.session import Session
     from muster.data.peers.peering import Peering
 
 T = TypeVar("T")
 _THREADS: Final = 16
+
+
+class Reader(Protocol):
+    """A session, as the node sees it."""
+
+    @property
+    def who(self) -> Who:
+        """The job and its credentials' fingerprint."""
 
 
 class Node:
@@ -50,7 +57,7 @@ class Node:
         self.fetcher = Fetcher(disk, self.downloads, self.memory)
         self.members: Members | None = None
         self.peering: Peering | None = None
-        self._readers: dict[str, set[Session]] = {}
+        self._readers: dict[str, set[Reader]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "store")
 
     def close(self) -> None:
@@ -59,21 +66,21 @@ class Node:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.disk.close()
 
-    def enter(self, session: Session, name: str) -> None:
+    def enter(self, reader: Reader, name: str) -> None:
         """Record a reader."""
-        self.accounts.enter(session.who.job, name)
-        self._readers.setdefault(session.who.job, set()).add(session)
+        self.accounts.enter(reader.who.job, name)
+        self._readers.setdefault(reader.who.job, set()).add(reader)
 
-    def leave(self, session: Session) -> None:
+    def leave(self, reader: Reader) -> None:
         """Record that a reader ended."""
-        self.accounts.leave(session.who.job)
-        readers = self._readers.get(session.who.job, set())
-        readers.discard(session)
+        self.accounts.leave(reader.who.job)
+        readers = self._readers.get(reader.who.job, set())
+        readers.discard(reader)
         if not readers:
-            self._readers.pop(session.who.job, None)
+            self._readers.pop(reader.who.job, None)
 
-    def readers(self, job: str) -> set[Session]:
-        """Sessions of a job."""
+    def readers(self, job: str) -> set[Reader]:
+        """Readers of a job."""
         return self._readers.get(job, set())
 
     def identify(self, ticket: object) -> Member | None:

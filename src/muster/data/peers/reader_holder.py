@@ -49,7 +49,12 @@ class ReaderHolder:
     def _reader(self, job: str, store: str) -> Session:
         """Return a session of the job in this store. Raises NotHeld."""
         for session in self._node.readers(job):
-            if session.who.proven and session.greeted and session.place.identity.text == store:
+            if (
+                isinstance(session, Session)
+                and session.who.proven
+                and session.greeted
+                and session.place.identity.text == store
+            ):
                 return session
         raise NotHeld(NO_READER)
 

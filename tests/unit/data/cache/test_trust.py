@@ -29,7 +29,7 @@ STEPS = st.lists(
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_reader_without_rights_never_gets_a_hit(running: Bench, steps: list[tuple[str, str, int]]) -> None:
-    """Whoever brought an object here: it is given exactly to those whose credentials may read it."""
+    """Any reader may have brought an object here. Only readers whose credentials may read it get it."""
     keys = {
         (bucket, number): running.put(f"{bucket} {number}".encode(), bucket)
         for bucket in ("data", "shared")
@@ -107,7 +107,7 @@ def test_store_that_could_deceive_the_cache_is_refused(running: Bench, url: str,
 
 
 def test_reader_without_credentials_does_not_use_those_of_the_node(server: object, tmp_path: Path) -> None:
-    """The daemon's environment holds an identity that may read; a reader that sends none is anonymous."""
+    """The daemon's environment holds an identity that may read; a reader without credentials is anonymous."""
     from tests.support.bucketserver import bucket_server
 
     with bucket_server() as bucket, node_cache(tmp_path) as cache:
