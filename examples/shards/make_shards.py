@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from muster.sdk.data.access import access_from
-from muster.sdk.data.stores import open_store
+from muster.sdk.data import open_store
 
 
 def samples() -> Iterator[tuple[str, bytes]]:
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("url", help="where the shards go")
     parser.add_argument("--samples", type=int, default=150, help="in each shard")
     options = parser.parse_args()
-    store = open_store(options.url, access_from("MUSTER_DATA"))
+    store = open_store(options.url)
     members = list(samples())
     files = 2 * options.samples
     shards = [members[start : start + files] for start in range(0, len(members), files)]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import muster
-from muster.sdk.data.stream import stream
+from muster.sdk.data import stream
 
 PIXELS, CLASSES = 64, 10
 

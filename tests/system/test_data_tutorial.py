@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,12 @@ from tests.support.kubectl import kubectl_program
 from tests.support.musterprogram import MUSTER, Muster, muster_in
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.mpi, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "data-tutorial.md"
 PORT = "5055"
+COMMAND_S = 100.0
 
 
 @pytest.fixture
@@ -48,25 +52,32 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
 
     def type(self, command: str) -> str:
         """Run a command and return its output; fails the test if its exit status is not 0."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{command}\necho; echo \"=== $?\"\n")
+        self._process.stdin.write(f'{command}\nsaid=$?; echo; echo "=== $said"\n')
         self._process.stdin.flush()
-        said = []
-        for line in self._process.stdout:
-            if line.startswith("=== "):
-                assert line == "=== 0\n", (command, "".join(said))
-                return "".join(said)
-            said.append(line)
+        said: list[str] = []
+        deadline = threading.Timer(COMMAND_S, self.close)
+        deadline.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith("=== "):
+                    assert line == "=== 0\n", (command, "".join(said))
+                    return "".join(said)
+                said.append(line)
+        finally:
+            deadline.cancel()
         raise AssertionError(f"the shell ended at {command!r}: {''.join(said)}")
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
 
 
 def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:
@@ -75,28 +86,35 @@ def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:
     (clone / ".venv").symlink_to(Path(MUSTER).parents[1])
     (clone / "bin").mkdir()
     (clone / "bin" / "kubectl").symlink_to(kubectl_program())
-    commands = [command.replace(PORT, str(free_port())) for command in printed() if PORT in command]
     port = str(free_port())
-    commands = [command.replace(PORT, port) for command in printed()]
     shell = Shell(clone, {**muster.env, "PATH": f"{clone / 'bin'}:{os.environ['PATH']}"})
     said: dict[str, str] = {}
     try:
-        for command in commands:
+        for command in printed():
             if command.startswith("muster fault"):
-                eventually("a checkpoint is confirmed", lambda: checkpoints(muster))
+                eventually("a checkpoint is confirmed", lambda: status(muster).get("checkpoints"))
             if command.startswith("muster logs"):
-                eventually("the job has ended", lambda: job(muster)["status"].get("phase") == "Succeeded")
-            said[command] = shell.type(command)
+                eventually("the job has ended", lambda: status(muster).get("phase") == "Succeeded")
+            said[command] = shell.type(command.replace(PORT, port))
     finally:
-        for pid in re.findall(r"moto_server", ""):
-            os.kill(int(pid), 9)
         shell.close()
-    assert said
+    assert muster.processes() == {}
+
+    def output(start: str) -> str:
+        return next(text for command, text in said.items() if command.startswith(start))
+
+    assert "wrote 12 shards with 1797 samples to s3://digits/train" in output("python make_shards.py")
+    resumed, whole = (
+        re.findall(r"final step (\d+) .* samples (\w+)", output(each)) for each in ("muster logs", "MUSTER")
+    )
+    assert "from step 0" not in output("muster logs")
+    assert resumed == whole
+    assert re.search(r"digits/train/digits-000.tar", output("muster data ls"))
+    steps = {int(step) for step in re.findall(r"^\s*(\d+)\s", output("muster checkpoints"), re.MULTILINE)}
+    assert max(steps) == 160
+    assert "demo-secret" not in "".join(said.values())
 
 
-def job(muster: Muster) -> dict[str, Any]:
-    return muster.json("status", "train")
-
-
-def checkpoints(muster: Muster) -> list[Any]:
-    return job(muster)["status"].get("checkpoints") or []
+def status(muster: Muster) -> dict[str, Any]:
+    found: dict[str, Any] = muster.json("status", "train")["status"]
+    return found
