@@ -1,10 +1,11 @@
 """Data for training programs: shards and checkpoints in object stores. Standard library only, Python 3.8+.
 
-    from muster.sdk.data import open_store
+    from muster.sdk.data import open_store, stream
 
-    store = open_store("s3://bucket/path")
-    for found in store.list():
-        print(found.key, found.size_bytes)
+    for batch in stream("s3://bucket/shards", seed=1, global_batch=256):
+        ...
+    store = open_store("s3://bucket/results")
+    store.put("metrics.json", b"{}")
 
 Access to object stores uses the package `obstore` (extra `muster[data]`), which is imported on first use.
 """

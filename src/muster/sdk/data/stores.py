@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 
 from muster.sdk.data.access import Access
@@ -51,7 +50,6 @@ def open_store(
             "'muster[data]', Python 3.11 or newer), or let the operator enable the node cache",
             location.url,
         )
-    store: Store = importlib.import_module("muster.sdk.data.cached_store").CachedStore(
-        location.url, access, socket, deadline_s
-    )
-    return store
+    from muster.sdk.data.cached_store import CachedStore
+
+    return CachedStore(location.url, access, socket, deadline_s)
