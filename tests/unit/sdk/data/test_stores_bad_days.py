@@ -25,10 +25,12 @@ from muster.sdk.data import (
     retry,
 )
 from muster.sdk.data.deadline import Deadline
+from tests.support.buckets import secret_folder
 from tests.support.faultyproxy import Fault, FaultyProxy
 
 OpenStore = Callable[..., Store]
 DEADLINE_S = 20.0
+UNSIGNED = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 
 
 @pytest.fixture
@@ -312,3 +314,40 @@ def test_forked_process_gets_an_error_and_its_parent_reads_on(s3_url: str, s3: A
     command = [sys.executable, "-c", FORKING, s3_url, s3.endpoint, s3.credentials_dir]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout.strip() == "7 b'1'"
+
+
+@pytest.mark.parametrize(
+    ("url", "values", "header", "status", "code"),
+    [
+        (
+            "gs://bucket/run",
+            {"GOOGLE_SERVICE_ACCOUNT_KEY": UNSIGNED},
+            ("x-goog-if-generation-match", "0"),
+            412,
+            "PreconditionFailed",
+        ),
+        (
+            "az://container/run",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": "a2V5"},
+            ("if-none-match", "*"),
+            409,
+            "BlobAlreadyExists",
+        ),
+    ],
+    ids=["gs", "az"],
+)
+def test_google_and_azure_are_asked_to_create_only(
+    opened: OpenStore,
+    proxy: FaultyProxy,
+    tmp_path: Path,
+    url: str,
+    values: dict[str, str],
+    header: tuple[str, str],
+    status: int,
+    code: str,
+) -> None:
+    proxy.add(Fault(method="PUT", status=status, body=error_body(code)))
+    store = opened(url, Access(proxy.address, "", secret_folder(tmp_path / "secret", **values)), 10)
+    with pytest.raises(AlreadyExists):
+        store.put("manifest", b"mine", create_only=True)
+    assert header in proxy.requests[0].headers.items()
