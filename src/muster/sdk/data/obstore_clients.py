@@ -7,6 +7,7 @@ for ever, and gets an error that names the fix.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import threading
@@ -25,6 +26,7 @@ LONGEST_TIMEOUT_S = 1024.0
 _SHORTEST_TIMEOUT_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
 _LOOK_AT_FILES_EVERY_S = 1.0
+_READINGS = 5
 _IN_MEMORY: dict[str, Any] = {}
 _LOCK = threading.Lock()
 _ALL: weakref.WeakSet[Clients] = weakref.WeakSet()
@@ -233,6 +235,16 @@ class _AzureCredentials:
 
     def __call__(self) -> dict[str, Any]:
         return self._found
+
+
+def _read_at_rest(folder: str) -> tuple[Credentials, tuple[object, ...]]:
+    """The credentials and their fingerprint; read again if the files change at the same time."""
+    for _ in range(_READINGS):
+        before = fingerprint(folder)
+        found = read_credentials(folder)
+        if fingerprint(folder) == before:
+            break
+    return found, before
 
 
 def _memory(name: str) -> Any:

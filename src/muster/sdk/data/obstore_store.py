@@ -7,6 +7,7 @@ new credentials. A read that breaks continues at the byte where it stopped, if t
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from typing import Any, BinaryIO, Callable, Iterator, TypeVar
 
@@ -116,7 +117,9 @@ class ObstoreStore(Store):
 
         Raises ObjectChanged if an ETag is given and the object has another one, or if it changes in the meantime.
         """
-        return b"".join(self._reading(key, start, length, etag))
+        file = io.BytesIO()  # gives its buffer away without a copy, unlike a joined list of chunks
+        self.read_into(key, file, start, length, etag)
+        return file.getvalue()
 
     def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
         """Write a range of bytes to a file with a few MiB of memory, and return its length. Errors as for `read`.
