@@ -6,6 +6,7 @@ import contextlib
 import os
 
 _LARGEST_BYTES = 1 << 20
+_MOST_READINGS = 5
 NAMES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -40,10 +41,21 @@ class Credentials:
 
 
 def read_credentials(folder: str) -> Credentials:
-    """Read the files that are there. Files with other names are ignored.
+    """Read the files that are there, again if they change at the same time. Files with other names are ignored.
 
     Raises OSError if the folder cannot be read.
     """
+    found, before = Credentials({}), fingerprint(folder)
+    for _ in range(_MOST_READINGS):
+        found = _read(folder)
+        after = fingerprint(folder)
+        if after == before:
+            break
+        before = after
+    return found
+
+
+def _read(folder: str) -> Credentials:
     present = set(os.listdir(folder))
     values: dict[str, str] = {}
     for name in NAMES:

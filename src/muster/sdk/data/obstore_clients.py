@@ -26,7 +26,6 @@ LONGEST_TIMEOUT_S = 1024.0
 _SHORTEST_TIMEOUT_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
 _LOOK_AT_FILES_EVERY_S = 1.0
-_READINGS = 5
 _IN_MEMORY: dict[str, Any] = {}
 _LOCK = threading.Lock()
 _ALL: weakref.WeakSet[Clients] = weakref.WeakSet()
@@ -86,7 +85,7 @@ class Clients:
                 self._clients = {}
                 return False
             try:
-                found, self._fingerprint = source.read(), source.fingerprint()
+                self._fingerprint, found = source.fingerprint(), source.read()
             except OSError as error:
                 problem = error.strerror or type(error).__name__
             else:
@@ -116,7 +115,8 @@ class Clients:
         if source is not None and now - self._looked >= _LOOK_AT_FILES_EVERY_S:
             self._looked = now
             if source.fingerprint() != self._fingerprint:
-                self.reload()
+                with contextlib.suppress(WrongStore):  # the old credentials may still be good
+                    self.reload()
 
     def _make(self, timeout_s: float, retries: int) -> Any:
         import obstore.store
@@ -235,16 +235,6 @@ class _AzureCredentials:
 
     def __call__(self) -> dict[str, Any]:
         return self._found
-
-
-def _read_at_rest(folder: str) -> tuple[Credentials, tuple[object, ...]]:
-    """The credentials and their fingerprint; read again if the files change at the same time."""
-    for _ in range(_READINGS):
-        before = fingerprint(folder)
-        found = read_credentials(folder)
-        if fingerprint(folder) == before:
-            break
-    return found, before
 
 
 def _memory(name: str) -> Any:

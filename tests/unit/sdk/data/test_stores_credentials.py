@@ -208,3 +208,13 @@ def raised(call: Callable[[Store], object], store: Store) -> StoreError | None:
     except StoreError as error:
         return error
     return None
+
+
+def test_folder_that_is_away_for_a_moment_leaves_the_old_credentials(
+    opened: OpenStore, s3_url: str, s3: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.sdk.data.obstore_clients._LOOK_AT_FILES_EVERY_S", 0.0)
+    store = opened(s3_url, s3, 10)
+    store.put("x", b"1")
+    Path(s3.credentials_dir).rename(f"{s3.credentials_dir}-away")
+    assert store.read("x") == b"1"
