@@ -37,14 +37,7 @@ class SkippedSamples:
         self._samples: dict[tuple[int, str], set[int]] = {}
         self._reasons: dict[tuple[int, str], str] = {}
         for row in records:
-            try:
-                epoch, shard, samples, reason = [*row, ""][:4]
-                numbers = list(_numbers(str(samples)))
-                key = (int(str(epoch)), str(shard))
-            except (TypeError, ValueError):
-                raise ValueError(f"this is not a record of skipped samples: {row!r}") from None
-            self._samples.setdefault(key, set()).update(numbers)
-            self._reasons.setdefault(key, str(reason))
+            self.merge(row)
 
     def __bool__(self) -> bool:
         return bool(self._samples)
@@ -53,6 +46,17 @@ class SkippedSamples:
         """Return whether this sample is skipped in this epoch."""
         samples = self._samples.get((epoch, shard))
         return samples is not None and sample in samples
+
+    def merge(self, row: Sequence[object]) -> None:
+        """Add the samples of a record. Raises ValueError if it cannot be read."""
+        try:
+            epoch, shard, samples, reason = [*row, ""][:4]
+            numbers = list(_numbers(str(samples)))
+            key = (int(str(epoch)), str(shard))
+        except (TypeError, ValueError):
+            raise ValueError(f"this is not a record of skipped samples: {row!r}") from None
+        self._samples.setdefault(key, set()).update(numbers)
+        self._reasons.setdefault(key, str(reason))
 
     def add(self, epoch: int, shard: str, sample: int, reason: str) -> None:
         """Add a sample."""

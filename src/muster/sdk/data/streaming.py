@@ -43,6 +43,7 @@ from muster.sdk.data.store import Store
 from muster.sdk.data.stores import open_store
 
 _log = logging.getLogger(__name__)
+READ_AHEAD_BYTES = 256 << 20
 _THREADS = 16
 _REPLACEMENTS = 16
 """How many random samples are tried in place of a skipped one."""
@@ -91,7 +92,7 @@ class Stream:
         format: str | Format = "auto",
         decode: Callable[[Sample], object] | None = None,
         bad_shards: str | None = None,
-        read_ahead_bytes: int = 256 << 20,
+        read_ahead_bytes: int = READ_AHEAD_BYTES,
         drop_last: bool = True,
         lanes: int = LANES,
         store: Store | None = None,
@@ -235,9 +236,9 @@ class Stream:
             self._index, self._place = given, self._store
             return
         place = _open(given, self._deadline_s) if isinstance(given, str) else given
-        self._index, self._place = open_index(
-            self._store, place, self._format, self._rank, self._world_size, self._skip, digest
-        )
+        number, parts = self._part
+        rank, world_size = self._rank * parts + number, self._world_size * parts
+        self._index, self._place = open_index(self._store, place, self._format, rank, world_size, self._skip, digest)
 
     def _new_order(self, seed: int, batch: int, lanes: int, shuffle: bool) -> Order:
         order = Order(self._index.counts, self._index.windows(), seed, batch, lanes, shuffle)
@@ -346,7 +347,7 @@ def stream(
     format: str | Format = "auto",
     decode: Callable[[Sample], object] | None = None,
     bad_shards: str | None = None,
-    read_ahead_bytes: int = 256 << 20,
+    read_ahead_bytes: int = READ_AHEAD_BYTES,
     drop_last: bool = True,
     lanes: int = LANES,
     store: Store | None = None,

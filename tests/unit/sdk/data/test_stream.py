@@ -302,3 +302,15 @@ def test_streaming_546_nothing_is_written_but_the_index() -> None:
     written = [info.key for info in store.list() if info.key.startswith(".")]
     assert NAME in written
     assert all(key.startswith(".muster-index/") for key in written)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_parts_of_worker_processes_add_up_to_the_batch_of_the_rank(data: ShardStore, workers: int) -> None:
+    """The adapter for PyTorch divides each batch of a rank among its workers."""
+    with gang(data, 2) as ranks, contextlib.ExitStack() as stack:
+        options = {"seed": 7, "global_batch": BATCH, "store": data, "rank": 1, "world_size": 2}
+        parts = [stack.enter_context(Stream(part=(number, workers), **options)) for number in range(workers)]  # type: ignore[arg-type]
+        for _ in range(4):
+            next(ranks[0])
+            assert [sample for part in parts for sample in next(part)] == next(ranks[1])
+            assert {part.cursor() for part in parts} == {ranks[1].cursor()}
