@@ -98,14 +98,14 @@ class IndexedShards(Library):
                     self._files.popitem(last=False)  # it is closed when no thread reads it
         return file.pread(start, length)
 
-    def sample(self, place: Place, spans: Spans, data: bytes, position: int) -> object:
+    def sample(self, place: Place, spans: Spans, data: memoryview, position: int) -> object:
         """Check, parse and decode a sample. Raises BrokenShard, DecodeFailed."""
         shard = self._index.shard(place.shard)
         try:
             self._check(shard.key, spans, place.sample, data)
         except BrokenShard:  # perhaps only this copy is damaged
             start, end = spans.starts[place.sample], spans.ends[place.sample]
-            data = self._bucket.open(shard).pread(start, end - start)
+            data = memoryview(self._bucket.open(shard).pread(start, end - start))
             self._check(shard.key, spans, place.sample, data)
         try:
             key, fields = self._format.parse(shard.key, data)
@@ -123,11 +123,12 @@ class IndexedShards(Library):
         """Read one sample now. Raises StoreError."""
         spans = self.known_spans(place.shard) or self.spans(place.shard)
         start, end = spans.starts[place.sample], spans.ends[place.sample]
-        return self.sample(place, spans, self.pread(place.shard, start, end - start), position)
+        data = memoryview(self.pread(place.shard, start, end - start))
+        return self.sample(place, spans, data, position)
 
     def skips(self, place: Place) -> bool:
         """Return whether this sample is skipped."""
         return bool(self._skipped) and self._skipped.has(place.epoch, self._index.shard(place.shard).key, place.sample)
 
-    def _check(self, key: str, spans: Spans, sample: int, data: bytes) -> None:
+    def _check(self, key: str, spans: Spans, sample: int, data: memoryview) -> None:
         span.check(data, spans, sample, key, self._place.url)

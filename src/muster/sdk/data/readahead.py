@@ -47,7 +47,7 @@ class Library:
         """Read a range of a shard. Raises StoreError."""
         raise NotImplementedError
 
-    def sample(self, place: Place, spans: Spans, data: bytes, position: int) -> object:
+    def sample(self, place: Place, spans: Spans, data: memoryview, position: int) -> object:
         """Check and parse a sample's bytes. Reads them again if they are damaged. Raises BrokenShard."""
         raise NotImplementedError
 
@@ -261,7 +261,7 @@ class ReadAhead:
                 wanted.append((position, place))
         for start, end, together in _ranges(wanted, spans):
             try:
-                data = self._library.pread(together[0][1].shard, start, end - start)
+                data = memoryview(self._library.pread(together[0][1].shard, start, end - start))
             except Exception as error:
                 arrived += [(position, Read(place, None, error), _cost(spans, place)) for position, place in together]
                 continue
@@ -271,7 +271,7 @@ class ReadAhead:
         with self._arrived:
             self._arrive(arrived)
 
-    def _parse(self, place: Place, spans: Spans, data: bytes, position: int) -> Read:
+    def _parse(self, place: Place, spans: Spans, data: memoryview, position: int) -> Read:
         try:
             return Read(place, self._library.sample(place, spans, data, position), None)
         except Exception as error:

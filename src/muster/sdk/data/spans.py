@@ -57,7 +57,7 @@ def whole(size_bytes: int) -> Spans:
     return Spans([0], [size_bytes], [])
 
 
-def check(data: bytes, spans: Spans, sample: int, key: str, url: str) -> None:
+def check(data: memoryview, spans: Spans, sample: int, key: str, url: str) -> None:
     """Check a sample's bytes. Raises BrokenShard if they differ from those that were indexed."""
     if len(data) != spans.ends[sample] - spans.starts[sample]:
         raise BrokenShard(f"{key}: truncated in sample {sample}: {len(data)} bytes came", url, key)

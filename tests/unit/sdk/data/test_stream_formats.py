@@ -23,7 +23,10 @@ def samples(data: bytes) -> list[tuple[str, dict[str, bytes]]]:
     """All samples of a tar shard, found and parsed as the reader does."""
     store = ShardStore({"a.tar": data})
     spans = scan(store, TarFormat(), Shard("a.tar", len(data), ""))
-    return [TarFormat().parse("a.tar", data[start:end]) for start, end in zip(spans.starts, spans.ends, strict=True)]
+    return [
+        TarFormat().parse("a.tar", memoryview(data)[start:end])
+        for start, end in zip(spans.starts, spans.ends, strict=True)
+    ]
 
 
 def test_members_are_grouped_by_the_name_up_to_the_first_dot_of_the_base_name() -> None:
@@ -148,8 +151,8 @@ class LineFormat(Format):
             start += len(line)
         return found
 
-    def parse(self, key: str, data: bytes) -> tuple[str, dict[str, bytes]]:
-        return key, {"line": data.rstrip()}
+    def parse(self, key: str, data: memoryview) -> tuple[str, dict[str, bytes]]:
+        return key, {"line": bytes(data).rstrip()}
 
 
 def test_other_formats_fit_the_interface() -> None:

@@ -46,6 +46,6 @@ class Format:
         """Find the samples of a shard in order. Raises ValueError, with the reason, if the shard is damaged."""
         raise NotImplementedError
 
-    def parse(self, key: str, data: bytes) -> tuple[str, dict[str, bytes]]:
-        """Return the name and the fields of the sample with these bytes. Raises ValueError if it is damaged."""
+    def parse(self, key: str, data: memoryview) -> tuple[str, dict[str, bytes]]:
+        """Return the name of the sample with these bytes, and copies of its fields. Raises ValueError."""
         raise NotImplementedError

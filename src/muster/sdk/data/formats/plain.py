@@ -22,7 +22,7 @@ class PlainFormat(Format):
         """One sample: the whole object."""
         yield Piece(0, size_bytes, True)
 
-    def parse(self, key: str, data: bytes) -> tuple[str, dict[str, bytes]]:
+    def parse(self, key: str, data: memoryview) -> tuple[str, dict[str, bytes]]:
         """Name and field from the object's key."""
         name, extension = split(key)
-        return name, {extension: data}
+        return name, {extension: bytes(data)}

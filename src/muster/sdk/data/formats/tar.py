@@ -54,15 +54,15 @@ class TarFormat(Format):
             yield Piece(member.start, member.end, not fields)
             fields.add(field)
 
-    def parse(self, key: str, data: bytes) -> tuple[str, dict[str, bytes]]:
+    def parse(self, key: str, data: memoryview) -> tuple[str, dict[str, bytes]]:
         """Cut the members of one sample out of its bytes."""
         sample = ""
         fields: dict[str, bytes] = {}
-        for member in _members(lambda start, length: data[start : start + length], len(data), whole=False):
+        for member in _members(lambda start, length: bytes(data[start : start + length]), len(data), whole=False):
             name, field = _sample(member)
             if field:
                 sample = name
-                fields[field] = data[member.data : member.data + member.size]
+                fields[field] = bytes(data[member.data : member.data + member.size])
         if not fields:
             raise ValueError("no sample where the index has one")
         return sample, fields
