@@ -167,7 +167,7 @@ def test_data_set_without_samples_is_an_error() -> None:
         stream(store=ShardStore({"a.tar": tar_of([])}), seed=1, global_batch=1)
 
 
-def test_webdataset_112_short_index_of_100_000_small_objects() -> None:
+def test_index_of_100_000_small_objects_is_short() -> None:
     """It is made from the list of objects alone, and takes a few bytes each."""
     store = ShardStore({f"class-{k % 100:02d}/{k:06d}.jpg": b"x" for k in range(100_000)})
     with stream(store=store, seed=1, global_batch=256, shuffle=True) as batches:
@@ -205,9 +205,8 @@ def test_memory_does_not_grow_with_the_size_of_a_shard() -> None:
 def test_spans_are_compact() -> None:
     """10,000 shards of 10,000 samples: less than 1 GB in all, and 80 KB for a shard that is read."""
     starts = [k * 110_592 for k in range(10_000)]
-    found = span.Spans(
-        starts, [start + 110_592 for start in starts], [hash((k, 1)) & 0xFFFFFFFF for k in range(10_000)]
-    )
+    checksums = [hash((k, 1)) & 0xFFFFFFFF for k in range(10_000)]
+    found = span.Spans(starts, [start + 110_592 for start in starts], checksums)
     data = found.encode()
     assert len(data) < 80_000
     decoded = span.decode(data, 10_000)
