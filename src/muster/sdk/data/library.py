@@ -95,7 +95,7 @@ class IndexedShards(Library):
             with self._lock:
                 self._files[shard] = file
                 if len(self._files) > self._keep:
-                    self._files.popitem(last=False)  # it is closed when no thread reads it
+                    self._files.popitem(last=False)  # it closes itself when no thread reads it
         return file.pread(start, length)
 
     def sample(self, place: Place, spans: Spans, data: memoryview, position: int) -> object:
@@ -129,6 +129,14 @@ class IndexedShards(Library):
     def skips(self, place: Place) -> bool:
         """Return whether this sample is skipped."""
         return bool(self._skipped) and self._skipped.has(place.epoch, self._index.shard(place.shard).key, place.sample)
+
+    def close(self) -> None:
+        """Close all shards, after the threads have ended."""
+        with self._lock:
+            files, self._files = list(self._files.values()), OrderedDict()
+        for file in files:
+            file.close()
+        self._source.close()
 
     def _check(self, key: str, spans: Spans, sample: int, data: memoryview) -> None:
         span.check(data, spans, sample, key, self._place.url)

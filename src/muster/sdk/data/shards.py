@@ -17,6 +17,9 @@ class ShardFile:
         """Read a range; fewer bytes only at the shard's end. Raises StoreError."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Release what the file holds."""
+
 
 class ShardSource:
     """Opens shards."""
@@ -24,6 +27,9 @@ class ShardSource:
     def open(self, shard: Shard) -> ShardFile:
         """Open a shard in the version of the index. Raises StoreError; a later `pread` may raise it instead."""
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what belongs to all files."""
 
 
 class Traffic:
@@ -92,6 +98,10 @@ class CacheSource(ShardSource):
         """Open a shard; nothing is read yet."""
         return _CacheFile(self._client, self._url, self._access, shard, self._bucket.open(shard), self._traffic)
 
+    def close(self) -> None:
+        """Close the connections to the cache."""
+        self._client.close()
+
 
 class _CacheFile(ShardFile):
     def __init__(
@@ -113,3 +123,7 @@ class _CacheFile(ShardFile):
             return data
         self._traffic.add(cache_errors=1)
         return self._bucket.pread(start, length)
+
+    def close(self) -> None:
+        """End the leases of the cache's blocks."""
+        self._object.close()

@@ -205,9 +205,11 @@ class Stream:
         return self._index
 
     def close(self) -> None:
-        """End the threads."""
-        self._closed = True
+        """End the threads, and close connections."""
         self._stop()
+        if not self._closed and self._given_store is None:
+            self._store.close()
+        self._closed = True
 
     def __enter__(self) -> Stream:
         return self
@@ -276,14 +278,14 @@ class Stream:
             bucket,
             self._skipped,
             self._decode,
-            4 * max(cursor.lanes, 1) + 32,
+            cursor.lanes + 32,
         )
         full_end = None if self._total is None else self._total // cursor.batch
         short = not self._drop_last and self._total is not None and self._total % cursor.batch > 0
         first = cursor.position // cursor.batch
         self._library = library
         self._reader = ReadAhead(order, library, self._mine, first, full_end, short, self._limit_bytes, _THREADS)
-        self._end = weakref.finalize(self, self._reader.stop, 0.0)
+        self._end = weakref.finalize(self, _end, self._reader, library, 0.0)
         return self._reader
 
     def _source(self, bucket: ShardSource) -> ShardSource:
@@ -295,8 +297,8 @@ class Stream:
 
     def _stop(self, deadline_s: float = 5.0) -> None:
         if self._reader is not None and self._pid == os.getpid():
-            self._reader.stop(deadline_s)
             self._end.detach()
+            _end(self._reader, self._library, deadline_s)
         self._reader = None
 
     def _settle(self, position: int, read: Read) -> object:
@@ -404,6 +406,11 @@ def stream(
         index=index,
         deadline_s=deadline_s,
     )
+
+
+def _end(reader: ReadAhead, library: IndexedShards, deadline_s: float) -> None:
+    reader.stop(deadline_s)
+    library.close()
 
 
 def _policy(given: str | None) -> str:
