@@ -17,6 +17,7 @@ from muster.sdk.errors import StaleAttempt
 from muster.sdk.saves.durable import flush, flush_one
 from muster.sdk.saves.durable import remove as _remove
 from muster.sdk.saves.layout import is_url, order_of, plain
+from muster.sdk.saves.process import process
 
 if TYPE_CHECKING:
     from muster.sdk.saves.checkpoint_files import CheckpointFiles
@@ -206,6 +207,9 @@ def _save_in_folder(
     except StaleAttempt:
         _remove(path)
         records.remove(folder, record)
+        raise
+    except BaseException:
+        process().failed.add(name)
         raise
     _record(folder, record._replace(confirmed=time.time()))
     saved = Checkpoint(path, step)

@@ -92,6 +92,11 @@ def _write_file(folder: str, name: str, data: bytes) -> None:
         os.close(handle)
 
 
+def exists(folder: str, name: str) -> bool:
+    """Returns whether a checkpoint has a record."""
+    return os.path.exists(os.path.join(folder, FOLDER, file_name(name)))
+
+
 def write_manifest(folder: str, name: str, data: bytes) -> None:
     """Write the manifest of a checkpoint, durably and in one step. Raises OSError."""
     _write_file(folder, urllib.parse.quote(name, safe="") + MANIFEST_SUFFIX, data)

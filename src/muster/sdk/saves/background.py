@@ -107,6 +107,7 @@ class Saver:
             except BaseException as failed:
                 error = failed
                 log(f"checkpoint of step {handle.step} is not saved: {failed}")
+            handle.path = one.path
             with self._condition:
                 self._unfinished.pop(0)
                 self._error = error or self._error

@@ -62,9 +62,9 @@ class Bucket:
         except NotFound:
             return None
 
-    def write_record(self, record: records.Record) -> None:
-        """Write or replace a checkpoint's record."""
-        self.store.put(layout.record_key(record.name), records.encode(record))
+    def write_record(self, record: records.Record, create_only: bool = False) -> None:
+        """Write or replace a checkpoint's record. Raises AlreadyExists if `create_only` and there is one."""
+        self.store.put(layout.record_key(record.name), records.encode(record), create_only)
 
     def complete(self) -> list[Complete]:
         """The checkpoints that have a manifest, newest first."""

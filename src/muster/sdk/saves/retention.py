@@ -36,6 +36,7 @@ def obsolete(
     rules: Retention,
     good: Callable[[Record], bool],
     protected: AbstractSet[str],
+    failed: AbstractSet[str],
     current_attempt: int,
 ) -> list[Record]:
     """Returns the checkpoints to remove, oldest first.
@@ -47,7 +48,9 @@ def obsolete(
         rules: the user's rules.
         good: returns whether the objects of a checkpoint are all there. Called for as few as possible.
         protected: names that stay.
-        current_attempt: 0 outside Muster.
+        failed: names of checkpoints that this process failed to save. Other unconfirmed ones of the current attempt
+            stay: other ranks may be ahead of rank 0.
+        current_attempt: 0 outside Muster. Then another program may be writing the unconfirmed ones.
     """
     confirmed = sorted((each for each in ours if each.confirmed), key=_order, reverse=True)
     kept = 0
@@ -70,7 +73,7 @@ def obsolete(
         if each.confirmed:
             if enough and _order(each) < _order(oldest_kept):
                 old.append(each)
-        elif current_attempt and _order(each) < _order(newest):
+        elif _order(each) < _order(newest) and (0 < each.attempt < current_attempt or each.name in failed):
             old.append(each)
     return old
 
@@ -84,8 +87,9 @@ def _forever(confirmed: Sequence[Record], every: int) -> set[str]:
     return {each.name for each in first.values()}
 
 
-def _order(record: Record) -> tuple[int, int, float]:
-    return (record.attempt, record.step, record.written)
+def _order(record: Record) -> tuple[int, int, int, float]:
+    _, _, again = layout.order_of(record.name) or (0, 0, 0)
+    return (record.attempt, record.step, again, record.written)
 
 
 def obsolete_in_folder(
@@ -103,7 +107,8 @@ def obsolete_in_folder(
             return False
         return True
 
-    return obsolete(ours, rules, good, stay | process().in_flight, place.attempt())
+    state = process()
+    return obsolete(ours, rules, good, stay | state.in_flight, state.failed, place.attempt())
 
 
 def began() -> str:
@@ -127,6 +132,6 @@ def run(bucket: Bucket, rules: Retention, protected: AbstractSet[str]) -> None:
             return False
         return True
 
-    for record in obsolete(ours, rules, good, stay, mine.attempt):
+    for record in obsolete(ours, rules, good, stay, state.failed, mine.attempt):
         bucket.remove(record.name)
         state.failed.discard(record.name)

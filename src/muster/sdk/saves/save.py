@@ -7,14 +7,14 @@ import os
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from muster.sdk import checkpoints, place, reports
 from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.data.errors import StoreError, Unavailable
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import bucket as buckets
-from muster.sdk.saves import layout, manifest, marks, node_shards, parts, retention
+from muster.sdk.saves import files, layout, manifest, marks, node_shards, parts, retention
 from muster.sdk.saves.bucket import Bucket
 from muster.sdk.saves.files import no_space
 from muster.sdk.saves.manifest import Shard
@@ -55,37 +55,28 @@ class Save:
     def __init__(self, wanted: Wanted, folder: str) -> None:
         self.wanted = wanted
         self.blocked_s = self.upload_s = 0.0
-        self._deadline = 0.0
-        self._bucket: Bucket | None = None
+        self._folder = folder
         again = process().count(wanted.step)
         self._id = parts.save_id(again) if wanted.sharded else ""
+        self._name = layout.checkpoint_name(wanted.step, place.attempt(), parts.number_of_run() + again)
+        self.path = layout.below(folder, self._name) if layout.is_url(folder) else os.path.join(folder, self._name)
+        self._deadline = 0.0
+        self._bucket: Bucket | None = None
+        self._target: Target | None = None
         self._local = ""
         self._shards: tuple[Shard, ...] = ()
-        self._target = self._new_target(folder, parts.number_of_run() + again)
-        self.path = self._target.path
-        process().in_flight.add(self._target.name)
 
-    def _new_target(self, folder: str, again: int) -> Target:
-        step, sharded = self.wanted.step, self.wanted.sharded
-        name = layout.checkpoint_name(step, place.attempt(), again)
-        if not layout.is_url(folder):
-            os.makedirs(folder, exist_ok=True)
-            if not sharded:
-                name = checkpoints.unused_name(folder, layout.checkpoint_name(step, place.attempt()))
-            return FolderTarget(folder, name, step, sharded)
-        with stored(folder):
-            self._bucket = buckets.open_bucket(folder, self.wanted.deadline_s)
-            if not sharded:
-                name = self._bucket.unused_name(step, place.attempt())
-        return BucketTarget(self._bucket, name, step)
+    def write(self, write: Callable[[str], object]) -> None:
+        """Let the program write its file or folder on this node.
 
-    def write(self, write: Any) -> None:
-        """Let the program write its file or folder on this node."""
+        In the background, the store and the job's folder are not touched before `finish`: they may be away.
+        """
         try:
-            self._local = self._target.local(self.wanted.background)
-            if place.rank() == 0:
+            if self.wanted.background:
+                self._local = files.new_copy()
+            else:
                 with stored(self.path):
-                    self._begin()
+                    self._local = self._begin().local()
             write(self._local)
         except BaseException as error:
             self._put_problem(error)
@@ -95,12 +86,27 @@ class Save:
                 raise full from error
             raise
 
-    def _begin(self) -> None:
-        state = process()
-        if self._bucket is not None and not state.noted_start:
-            marks.confirmed_at_start(self._bucket)
-            state.noted_start = True
-        self._target.begin()
+    def _begin(self) -> Target:
+        """Choose the checkpoint's name, and write the record that names its owner."""
+        state, step = process(), self.wanted.step
+        if layout.is_url(self._folder):
+            self._bucket = buckets.open_bucket(self._folder, self.wanted.deadline_s)
+            if not state.noted_start and place.rank() == 0:
+                marks.confirmed_at_start(self._bucket)
+                state.noted_start = True
+            if not self.wanted.sharded:
+                self._name = self._bucket.unused_name(step, place.attempt())
+            target: Target = BucketTarget(self._bucket, self._name, step)
+        else:
+            os.makedirs(self._folder, exist_ok=True)
+            if not self.wanted.sharded:
+                name = layout.checkpoint_name(step, place.attempt())
+                self._name = checkpoints.unused_name(self._folder, name)
+            target = FolderTarget(self._folder, self._name, step, self.wanted.sharded)
+        self._target, self.path = target, target.path
+        state.in_flight.add(self._name)
+        target.begin()
+        return target
 
     def finish(self, began: float) -> Checkpoint:
         """Store what was written, and wait until the controller confirms it.
@@ -110,44 +116,43 @@ class Save:
         self._deadline = time.monotonic() + self.wanted.deadline_s
         try:
             with stored(self.path):
-                data = self._store()
+                target = self._target or self._begin()
+                data = self._store(target)
             if data is not None:
-                self._confirm(data, began)
+                self._confirm(target, data, began)
             self._offer(data is not None)
         except BaseException as error:
             self._failed(error)
             raise
-        finally:
-            self._target.release(self._local)
-            process().in_flight.discard(self._target.name)
+        self._release()
         if data is not None:
             self._retain()
         self._close()
         return Checkpoint(self.path, self.wanted.step)
 
-    def _store(self) -> bytes | None:
+    def _store(self, target: Target) -> bytes | None:
         """Upload; returns the manifest on rank 0 and None on other ranks."""
         wanted = self.wanted
         try:
-            shards = self._target.upload(self._local)
+            shards = target.upload(self._local)
         except BaseException as error:
             self._put_problem(error)
             raise
         self._shards = shards
         if wanted.sharded:
-            self._target.put_part(Part(self._id, place.rank(), place.world_size(), shards))
+            target.put_part(Part(self._id, place.rank(), place.world_size(), shards))
             if place.rank():
                 return None
             ranks = place.world_size()
-            shards = parts.gather(self._target.parts, self._id, ranks, self._deadline, self._waiting)
+            shards = parts.gather(target.parts, self._id, ranks, self._deadline, self._waiting)
         data = manifest.encode(manifest.new(wanted.step, wanted.sharded, wanted.cursor, wanted.skipped, shards))
-        self._target.publish(data)
+        target.publish(data)
         return data
 
     def _waiting(self, message: str) -> None:
         log(f"{self.path}: {message}")
 
-    def _confirm(self, data: bytes, began: float) -> None:
+    def _confirm(self, target: Target, data: bytes, began: float) -> None:
         known = manifest.parse(data)
         self.upload_s = time.monotonic() - began
         seconds = {"blockedSeconds": round(self.blocked_s, 3), "uploadSeconds": round(self.upload_s, 3)}
@@ -157,11 +162,11 @@ class Save:
             reports.commit(self.wanted.step, self.path, left_s, details, late=self.wanted.background)
         except StaleAttempt:
             with stored(self.path):
-                self._target.discard()
+                target.discard()
             raise
         checkpoints.note_committed(Checkpoint(self.path, self.wanted.step))
         try:
-            self._target.confirm()
+            target.confirm()
         except StoreError as error:  # the controller's record counts
             log(f"{self.path} is saved, but its record could not be written: {error}")
 
@@ -169,7 +174,7 @@ class Save:
         """Remove old checkpoints. If that fails, the new one counts nevertheless."""
         try:
             if self._bucket is not None:
-                retention.run(self._bucket, self.wanted.retention, {self._target.name})
+                retention.run(self._bucket, self.wanted.retention, {self._name})
             else:
                 checkpoints.prune(os.path.dirname(self.path), self.wanted.retention, {self.path})
         except (StoreError, OSError) as error:
@@ -180,27 +185,32 @@ class Save:
         if self._bucket is None:
             return
         skip = len(layout.rank_name(place.rank())) + 1
-        files = [(each, os.path.join(self._local, *each.key[skip:].split("/"))) for each in self._shards]
-        if len(files) == 1 and os.path.isfile(self._local):
-            files = [(self._shards[0], self._local)]
-        node_shards.offers.offer(files, self.path, self.wanted.step, self.path if confirmed else "")
+        pairs = [(each, os.path.join(self._local, *each.key[skip:].split("/"))) for each in self._shards]
+        if os.path.isfile(self._local):
+            pairs = [(each, self._local) for each in self._shards]
+        node_shards.offers.offer(pairs, self.path, self.wanted.step, self.path if confirmed else "")
 
     def _put_problem(self, error: BaseException) -> None:
         """Let rank 0 learn that this rank has failed, so that it need not wait until the deadline."""
-        if not self.wanted.sharded or not place.rank():
+        if self._target is None or not self.wanted.sharded or not place.rank():
             return
         with contextlib.suppress(StoreError, OSError):  # rank 0 then waits until the deadline
             self._target.put_part(Part(self._id, place.rank(), place.world_size(), (), f"{error}"[:512]))
 
     def _failed(self, error: BaseException) -> None:
-        state = process()
-        state.failed.add(self._target.name)
-        state.in_flight.discard(self._target.name)
-        if self._local:
-            self._target.release(self._local)
+        process().failed.add(self._name)
+        self._release()
         if isinstance(error, (CheckpointNotSaved, ControllerUnavailable, OSError)):
             reports.problem(self.wanted.step, self.path, str(error))
         self._close()
+
+    def _release(self) -> None:
+        """Remove what is only on this node, or unfinished."""
+        process().in_flight.discard(self._name)
+        if self._target is not None:
+            self._target.release(self._local)
+        elif self._local:
+            files.remove_copy(self._local)
 
     def _close(self) -> None:
         if self._bucket is not None:

@@ -14,7 +14,7 @@ class Saving:
 
     Attributes:
         step: the step of the checkpoint.
-        path: where it will be.
+        path: where it will be. A number may be appended if the same step was saved before.
         seconds_blocked: how long training waited: for room for this save, and for `write`.
     """
 

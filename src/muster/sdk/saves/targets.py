@@ -32,12 +32,12 @@ class Target:
     name: str
     path: str
 
-    def local(self, background: bool) -> str:
-        """The path where this rank's write() creates its file or folder."""
+    def local(self) -> str:
+        """The path where this rank's write() creates its file or folder, unless it makes a copy first."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Write the record that names the owner. Rank 0 only."""
+        """Write the record that names the owner, before anything else. Other ranks write it if rank 0 has not yet."""
         raise NotImplementedError
 
     def upload(self, local: str) -> tuple[Shard, ...]:
@@ -77,13 +77,17 @@ class BucketTarget(Target):
         self._record = records.new(name, step, place.attempt(), name)
         self._parts: dict[str, tuple[str, Part | None]] = {}
 
-    def local(self, background: bool) -> str:
+    def local(self) -> str:
         """A path for a copy on this node."""
         return files.new_copy()
 
     def begin(self) -> None:
         """Write the record."""
-        self.bucket.write_record(self._record)
+        if place.rank() == 0:
+            self.bucket.write_record(self._record)
+            return
+        with contextlib.suppress(AlreadyExists):
+            self.bucket.write_record(self._record, create_only=True)
 
     def upload(self, local: str) -> tuple[Shard, ...]:
         """Store this rank's files, and return their checksums."""
@@ -140,7 +144,8 @@ class BucketTarget(Target):
 
     def release(self, local: str) -> None:
         """Remove what is only on this node, or unfinished."""
-        files.remove_copy(local)
+        if local:
+            files.remove_copy(local)
 
 
 class FolderTarget(Target):
@@ -157,10 +162,8 @@ class FolderTarget(Target):
         self._part_folder = os.path.join(self._temporary, ".parts")
         self._record = records.new(name, step, place.attempt(), temporary)
 
-    def local(self, background: bool) -> str:
-        """A path for a copy on this node."""
-        if background:
-            return files.new_copy()
+    def local(self) -> str:
+        """A path in the folder itself."""
         if self._sharded:
             os.makedirs(self._temporary, exist_ok=True)
         return self._own()
@@ -171,7 +174,8 @@ class FolderTarget(Target):
     def begin(self) -> None:
         """Write the record."""
         with contextlib.suppress(OSError):
-            records.write(self.folder, self._record)
+            if place.rank() == 0 or not records.exists(self.folder, self.name):
+                records.write(self.folder, self._record)
 
     def upload(self, local: str) -> tuple[Shard, ...]:
         """Store this rank's files, and return their checksums."""
@@ -228,7 +232,7 @@ class FolderTarget(Target):
 
     def release(self, local: str) -> None:
         """Remove what is only on this node, or unfinished."""
-        if local != self._own():
+        if local and local != self._own():
             files.remove_copy(local)
         if not self._sharded or place.rank() == 0:
             durable.remove(self._temporary)

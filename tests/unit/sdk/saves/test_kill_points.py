@@ -11,18 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import muster
-from muster.sdk import reports
 from muster.sdk.saves import manifest
 from tests.support.memorystore import Killed
 from tests.unit.sdk.saves.conftest import Job, new_job, read, text
 
 WRITES_MAX = 40
-
-
-def quiet_job(folder: Path, patch: pytest.MonkeyPatch) -> Job:
-    """A job whose processes do not report progress: each would leave a thread behind here."""
-    patch.setattr(reports.Reporter, "progress", lambda self, report: None)
-    return new_job(folder, patch)
 
 
 def intact(job: Job, path: str) -> bool:
@@ -69,7 +62,7 @@ def save(step: int, sharded: bool) -> None:
 def test_kill_at_every_write_of_a_save(tmp_path: Path, sharded: bool) -> None:
     for writes in range(WRITES_MAX):
         with pytest.MonkeyPatch.context() as patch:
-            job = quiet_job(tmp_path / str(writes), patch)
+            job = new_job(tmp_path / str(writes), patch)
             save(1, sharded)
             save(2, sharded)
             job.kill_after(writes)
@@ -105,7 +98,7 @@ def test_any_sequence_of_saves_kills_stale_attempts_and_damage(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int]], keep: int, sharded: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        job = quiet_job(tmp_path_factory.mktemp("job"), patch)
+        job = new_job(tmp_path_factory.mktemp("job"), patch)
         attempt, step, damaged = 1, 0, False
         before: set[str] = set()
         for kind, number in events:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import muster
-from muster.sdk import reports
 from muster.sdk.saves import bucket
 from tests.support.awsserver import aws_server
 from tests.support.buckets import new_bucket, secret_folder
@@ -30,7 +29,6 @@ def s3_job(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     real = bucket.open_bucket
     job = new_job(tmp_path, monkeypatch)
     monkeypatch.setattr(bucket, "open_bucket", real)
-    monkeypatch.setattr(reports.Reporter, "progress", lambda self, report: None)
     monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", f"s3://{new_bucket(server)}/ckpt/train-uid")
     monkeypatch.setenv("MUSTER_CHECKPOINT_ENDPOINT", server)
     monkeypatch.setenv("MUSTER_CHECKPOINT_REGION", "us-east-1")

@@ -18,7 +18,7 @@ def record(step: int, attempt: int = 1, confirmed: bool = True, bad: str = "") -
 
 
 def removed(ours: list[records.Record], rules: Retention, bad: set[int] = frozenset()) -> list[int]:  # type: ignore[assignment]
-    return [each.step for each in obsolete(ours, rules, lambda each: each.step not in bad, set(), 9)]
+    return [each.step for each in obsolete(ours, rules, lambda each: each.step not in bad, set(), set(), 9)]
 
 
 def test_newest_confirmed_checkpoints_stay() -> None:
@@ -45,6 +45,14 @@ def test_checkpoint_that_fails_the_check_does_not_count_as_kept() -> None:
 def test_kempnerforge_102_nothing_is_removed_while_the_newer_one_is_not_confirmed() -> None:
     assert removed([record(1), record(2, confirmed=False)], Retention(keep=1)) == []
     assert removed([record(1), record(2, confirmed=False), record(3)], Retention(keep=1)) == [1, 2]
+
+
+def test_unconfirmed_checkpoint_of_this_attempt_goes_only_if_this_process_gave_it_up() -> None:
+    """Other ranks of a sharded save may be ahead of rank 0, and have shards of the next checkpoint."""
+    ours = [record(1, attempt=9, confirmed=False), record(2, attempt=9)]
+    for failed, gone in (set(), []), ({ours[0].name}, [1]):
+        found = obsolete(ours, Retention(), lambda each: True, set(), failed, 9)
+        assert [each.step for each in found] == gone
 
 
 def test_marin_5386_sparser_schedule_stays_for_ever() -> None:
