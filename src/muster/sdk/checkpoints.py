@@ -162,6 +162,8 @@ def load_checkpoint(
         NoGoodCheckpoint: there are checkpoints, but none of them can be loaded.
         StaleAttempt: the job has been restarted without this process.
         ControllerUnavailable: the controller did not answer within `deadline_s`.
+        TimeoutError: another rank of this node did not load the checkpoint within `deadline_s`.
+        muster.sdk.data.StoreError: the object store cannot be used now. The checkpoint does not count as bad.
         ValueError: several ranks run without Muster, and `agree` is missing.
     """
     from muster.sdk.saves.restore import load
