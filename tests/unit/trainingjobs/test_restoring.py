@@ -205,6 +205,15 @@ def test_the_status_keeps_the_newest_quarantined_checkpoints() -> None:
     assert [each.path for each in world.status.quarantined_checkpoints] == ["/old1", "/old2", "/old3", "/old4", "/20"]
 
 
+def test_long_paths_of_quarantined_checkpoints_do_not_fill_the_status() -> None:
+    world = begun(10, 20)
+    old = tuple(QuarantinedCheckpoint(path=f"/{n}" + "x" * 2000) for n in range(5))
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.status, quarantined_checkpoints=old))
+    tell(world, "/20", failure=DAMAGED)
+    assert [each.path[:2] for each in world.status.quarantined_checkpoints] == ["/3", "/4", "/2"]
+
+
 # -- nodes that ask
 
 
@@ -275,7 +284,7 @@ class Nodes:
     st.integers(0, 2**16),
 )
 @settings(max_examples=30, deadline=None)
-def test_all_nodes_get_the_same_verdicts_whoever_leads(bad: list[set[str]], leaders: list[int], seed: int) -> None:
+def test_all_nodes_get_the_same_verdicts_from_every_leader(bad: list[set[str]], leaders: list[int], seed: int) -> None:
     world = begun(10, 20, 30)
     nodes = Nodes(world)
 

@@ -118,7 +118,7 @@ def test_a_job_that_has_saved_before_runs_on_and_says_so() -> None:
     assert [each.reason for each in world.actions(RecordEvent) if each.warning and each.reason == "NotWritable"]
 
 
-def test_a_node_with_a_bad_mount_is_still_told_apart_from_a_bad_store() -> None:
+def test_a_bad_mount_of_one_node_is_not_a_bad_store() -> None:
     world = World(make_job(2, checkpoint={"path": "/c"}))
     world.unwritable = {"n0": errno.EROFS}
     world.until("Running")

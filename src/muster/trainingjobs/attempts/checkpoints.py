@@ -24,7 +24,7 @@ from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
 from muster.trainingjobs.status import builder
 
-_PATHS_CHARS_MAX: Final = 4096
+PATHS_CHARS_MAX: Final = 4096
 """Limit for the total length of the listed paths: a status may have 16 KB."""
 _NAMED: Final = 3
 _GONE_HERE_RULE: Final = "checkpoint-gone-here"
@@ -58,7 +58,7 @@ def with_newest(status: TrainingJobStatus, newest: CheckpointStatus) -> tuple[Ch
     kept, chars = [newest], len(newest.path)
     for each in known(status):
         chars += len(each.path)
-        if each.path != newest.path and len(kept) < CHECKPOINTS_MAX and chars <= _PATHS_CHARS_MAX:
+        if each.path != newest.path and len(kept) < CHECKPOINTS_MAX and chars <= PATHS_CHARS_MAX:
             kept.append(each)
     return tuple(kept)
 

@@ -143,7 +143,7 @@ def _older(
         status,
         checkpoints=left,
         last_checkpoint=left[0] if left else None,
-        quarantined_checkpoints=(*status.quarantined_checkpoints, entry)[-QUARANTINED_MAX:],
+        quarantined_checkpoints=_newest((*status.quarantined_checkpoints, entry)),
     )
     what = f"the checkpoint of step {bad.step} cannot be restored ({failure.reason}, {where}): {said} ({bad.path})"
     chosen = next((each for each in left if _is_earlier(each, status) and not _is_gone(each, part, status)), None)
@@ -164,6 +164,17 @@ def _older(
         WriteStatus(builder.fitted(status), "CheckpointQuarantined"),
         RecordEvent("CheckpointQuarantined", text, warning=True),
     ]
+
+
+def _newest(entries: Sequence[QuarantinedCheckpoint]) -> tuple[QuarantinedCheckpoint, ...]:
+    """The newest entries that a status has room for; enough for all checkpoints that it lists."""
+    kept, chars = list[QuarantinedCheckpoint](), 0
+    for each in reversed(entries[-QUARANTINED_MAX:]):
+        chars += len(each.path)
+        if kept and chars > checkpoints.PATHS_CHARS_MAX:
+            break
+        kept.insert(0, each)
+    return tuple(kept)
 
 
 def _is_earlier(each: CheckpointStatus, status: TrainingJobStatus) -> bool:
