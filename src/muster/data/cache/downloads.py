@@ -39,12 +39,14 @@ class Request(NamedTuple):
         block: what is downloaded.
         store: with a reader's credentials.
         job: it pays.
+        proxied: whether the store is behind our proxy, which applies the job's rate.
         gang: whose peers are asked; None without.
     """
 
     block: Block
     store: Store
     job: str
+    proxied: bool = False
     gang: object | None = None
 
 
@@ -110,7 +112,8 @@ class Downloads:
 
     async def _from_bucket(self, request: Request, descriptor: int, abandoned: threading.Event) -> Downloaded:
         block, store, job = request.block, request.store, request.job
-        sink = Sink(descriptor, block.length, lambda count: self._rates.take(job, count), abandoned)
+        pace = (lambda count: 0.0) if request.proxied else (lambda count: self._rates.take(job, count))
+        sink = Sink(descriptor, block.length, pace, abandoned)
 
         def read() -> None:
             with sink:

@@ -64,6 +64,11 @@ class Fetcher:
         self._errors: dict[str, tuple[float, str]] = {}
         self.hits = self.misses = 0
 
+    @property
+    def running(self) -> int:
+        """Number of downloads that run now."""
+        return len(self._flights)
+
     def in_flight(self, block: Block) -> bool:
         """Return whether the block is being downloaded."""
         return block.name in self._flights

@@ -8,10 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from muster.data.cache.accounts import Accounts
+from muster.data.cache.blocks import StoreIdentity
 from muster.data.cache.disk import BLOCKS, SHARDS, Disk
 from muster.data.cache.downloads import Downloads
+from muster.data.cache.egress import Egress
 from muster.data.cache.fetch import Fetcher
 from muster.data.cache.identity import Member, Members
+from muster.data.cache.marks import Marks
 from muster.data.cache.memory import MemoryBudget
 from muster.data.cache.rates import Rates
 from muster.data.cache.trust import Trust, Who
@@ -42,15 +45,26 @@ class Node:
         disk: started.
         memory_bytes: for blocks while the disk is not used.
         schemes: of the stores that are served.
+        marks: of jobs; None: none. With them the process is in the node's network, where stores may not be on loopback.
     """
 
-    def __init__(self, name: str, address: str, disk: Disk, memory_bytes: int, schemes: frozenset[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        disk: Disk,
+        memory_bytes: int,
+        schemes: frozenset[str],
+        marks: Marks | None = None,
+    ) -> None:
         self.name = name
         self.address = address
         self.disk = disk
         self.schemes = schemes
         self.accounts = Accounts()
         self.rates = Rates()
+        self.marks = Marks(False) if marks is None else marks
+        self.egress = Egress(self.rates, self.marks, loopback=not self.marks.enabled)
         self.trust = Trust()
         self.memory = MemoryBudget(memory_bytes)
         self.downloads = Downloads(self.accounts, self.rates)
@@ -69,11 +83,13 @@ class Node:
     def enter(self, reader: Reader, name: str) -> None:
         """Record a reader."""
         self.accounts.enter(reader.who.job, name)
+        self.marks.enter(reader.who.job)
         self._readers.setdefault(reader.who.job, set()).add(reader)
 
     def leave(self, reader: Reader) -> None:
         """Record that a reader ended."""
         self.accounts.leave(reader.who.job)
+        self.marks.leave(reader.who.job)
         readers = self._readers.get(reader.who.job, set())
         readers.discard(reader)
         if not readers:
@@ -89,9 +105,12 @@ class Node:
             return None
         return self.members.join(ticket)
 
-    def proxy_url(self, job: str) -> str:
-        """URL of the proxy that carries the job's requests; "" for none."""
-        return ""
+    def proxy_url(self, job: str, store: StoreIdentity) -> str:
+        """URL of the proxy that carries the job's requests to this store; "" for none.
+
+        A store of the reader's own choice is always reached through it, because of its address.
+        """
+        return self.egress.url(job) if store.scheme != "file" and (store.endpoint or self.marks.enabled) else ""
 
     async def in_thread(self, work: Callable[[], T], limit_s: float) -> T:
         """Run a call of a store. Raises Unavailable after `limit_s`, and what the call raises."""
@@ -122,6 +141,7 @@ class Node:
                 {
                     "job": each,
                     "name": account.name,
+                    "mark": self.marks.known(each),
                     "rate_bytes_per_s": self.rates.get(each),
                     "readers": account.readers,
                     "bytes": {"bucket": account.bucket, "peer": account.peer, "disk": account.disk},

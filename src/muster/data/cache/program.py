@@ -15,14 +15,14 @@ from typing import Final
 import msgspec
 import uvloop
 
-from muster.data.cache.disk import Disk, Limits
+from muster.data.cache.disk import Disk, DiskBypassed, Limits
 from muster.data.cache.files import Folder, FolderInUse
+from muster.data.cache.marks import Marks
 from muster.data.cache.node import Node
 from muster.data.cache.opening import SCHEMES, drop_ambient_credentials
 from muster.data.cache.privacy import forbid_core_dumps
 from muster.data.cache.server import Server
 from muster.data.cache.session import Session
-from muster.kube.health import health_app, serve
 from muster.kube.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     read_dir: Path | None
     metrics: tuple[str, int] | None
     ticket_key: Path | None
+    socket_marks: bool
     schemes: frozenset[str]
 
 
@@ -54,13 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     drop_ambient_credentials()
+    status = 0
     try:
         forbid_core_dumps()
         uvloop.run(run(options))
-    except (FolderInUse, OSError) as error:
-        print(f"muster node cache: {error}", file=sys.stderr)
-        return 2
-    return 0
+    except* (FolderInUse, DiskBypassed, OSError) as group:
+        for error in group.exceptions:
+            print(f"muster node cache: {error}", file=sys.stderr)
+        status = 2
+    return status
 
 
 async def run(options: Options) -> None:
@@ -71,7 +74,9 @@ async def run(options: Options) -> None:
         loop.add_signal_handler(number, stop.set)
     disk = Disk(Folder(options.state_dir, options.read_dir), options.limits)
     await disk.start()
-    node = Node(options.node, options.address, disk, options.memory_bytes, options.schemes)
+    marks = Marks(options.socket_marks)
+    marks.check()
+    node = Node(options.node, options.address, disk, options.memory_bytes, options.schemes, marks)
     server = Server(lambda uid, control: Session(node, uid, control))
     progress = Progress()
     options.socket_dir.mkdir(parents=True, exist_ok=True)
@@ -81,9 +86,10 @@ async def run(options: Options) -> None:
                 tasks.create_task(server.serve(options.socket_dir / SOCKET, 0o666, control=False)),
                 tasks.create_task(server.serve(options.socket_dir / CONTROL_SOCKET, 0o600, control=True)),
                 tasks.create_task(_sweep(disk, progress)),
+                tasks.create_task(node.egress.serve()),
             ]
             if options.metrics is not None:
-                running.append(tasks.create_task(_serve_metrics(progress, *options.metrics)))
+                running.append(tasks.create_task(_serve_metrics(progress, node, server, *options.metrics)))
             log.info("node %s serves %s", options.node, options.socket_dir / SOCKET)
             await stop.wait()
             for task in running:
@@ -102,8 +108,15 @@ async def _sweep(disk: Disk, progress: Progress) -> None:
         await asyncio.sleep(_SWEEP_S)
 
 
-async def _serve_metrics(progress: Progress, host: str, port: int) -> None:
-    async with serve(health_app(progress), host, port) as bound:
+async def _serve_metrics(progress: Progress, node: Node, server: Server, host: str, port: int) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from muster.data.cache.metrics import CacheMetrics  # with aiohttp and prometheus_client: a third of the memory
+    from muster.kube.health import health_app, serve
+
+    registry = CollectorRegistry()
+    registry.register(CacheMetrics(node, lambda: server.connections))
+    async with serve(health_app(progress, registry=registry), host, port) as bound:
         log.info("metrics on http://%s:%d/metrics", host, bound)
         await asyncio.Event().wait()
 
@@ -134,6 +147,11 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--metrics-host", default="127.0.0.1", help="on this address (default: 127.0.0.1)")
     parser.add_argument("--ticket-key", type=Path, metavar="FILE", help="public keys that verify tickets of jobs")
     parser.add_argument(
+        "--socket-marks",
+        action="store_true",
+        help="mark sockets per job (SO_MARK): needs NET_ADMIN, in the node's network; refuses stores on its loopback",
+    )
+    parser.add_argument(
         "--local-stores", action="store_true", help="also serve file:// stores, with the rights of this process"
     )
     given = parser.parse_args(arguments)
@@ -148,6 +166,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         read_dir=given.read_dir,
         metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
         ticket_key=given.ticket_key,
+        socket_marks=given.socket_marks,
         schemes=frozenset({*SCHEMES, "file"} if given.local_stores else SCHEMES),
     )
 

@@ -133,7 +133,8 @@ class Session:
     async def opened(self) -> Store:
         """The reader's bucket. Raises StoreError."""
         if self._store is None:
-            place, credentials, proxy = self.place, self._credentials, self.node.proxy_url(self.who.job)
+            place, credentials = self.place, self._credentials
+            proxy = self.node.proxy_url(self.who.job, self.place.identity)
             self._store = await self.node.in_thread(lambda: open_place(place, credentials, STORE_S, proxy), STORE_S)
         return self._store
 
@@ -150,7 +151,7 @@ class Session:
             if got is not None:
                 return got
             try:
-                return await fetcher.download(Request(scoped, store, job, gang))
+                return await fetcher.download(Request(scoped, store, job, gang=gang))
             except NoPeer:
                 pass
         checked = False
@@ -164,7 +165,8 @@ class Session:
                 break
             await self._check(block, "")
             checked = True
-        got = await fetcher.download(Request(block, store, job))
+        proxied = bool(self.node.proxy_url(job, self.place.identity))
+        got = await fetcher.download(Request(block, store, job, proxied))
         self.node.trust.granted(self.who, block.object)
         return got
 

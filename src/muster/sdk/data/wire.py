@@ -63,7 +63,8 @@ STATUS = (
     "floor_bytes",  # the cache leaves this much free
     "hits",  # requests for blocks that were on the disk
     "misses",
-    "jobs",  # [{job, name, rate_bytes_per_s, readers, bytes: {bucket, peer, disk}}]; without control only the caller's
+    # [{job, name, mark, rate_bytes_per_s, readers, bytes: {bucket, peer, disk}}]; without control only the caller's job
+    "jobs",
 )
 """Fields of the answer to `status`."""
 

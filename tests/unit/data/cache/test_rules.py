@@ -73,6 +73,7 @@ def test_trials_of_a_broken_disk_become_rarer_but_never_end(clock: Clock) -> Non
     assert waits[-1] == waits[-2] <= 300
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.floats(0, 2)), min_size=1, max_size=50), st.integers(1000, 9000))
 def test_job_never_gets_more_than_its_rate(uses: list[tuple[int, float]], rate: int) -> None:
     clock = Clock()
@@ -138,6 +139,7 @@ def test_leases_end_with_their_connection_and_are_bounded() -> None:
     assert len(leases) == MAX_LEASES
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 10 * BLOCK_BYTES))
 def test_blocks_cover_an_object_without_gaps(size: int) -> None:
     pieces = [block_range(size, number) for number in range(block_count(size))]
@@ -150,7 +152,7 @@ def test_blocks_cover_an_object_without_gaps(size: int) -> None:
 TEXTS = st.text(max_size=5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.builds(Block, TEXTS, TEXTS, TEXTS, st.integers(1, 3), st.integers(0, 3), TEXTS), unique=True, max_size=20
@@ -163,7 +165,7 @@ def test_different_blocks_have_different_names(blocks: list[Block]) -> None:
 IDENTITIES = st.builds(StoreIdentity, st.sampled_from(["s3", "az"]), *[st.sampled_from(["", "x", "y"])] * 4)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(IDENTITIES, unique=True, max_size=20))
 def test_azure_accounts_regions_and_endpoints_are_different_stores(identities: list[StoreIdentity]) -> None:
     names = {Block(identity.text, "key", "etag", 1, 0).name for identity in identities}

@@ -1,0 +1,119 @@
+"""Metrics of the node cache, read from its parts when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from muster.data.cache.accounts import OTHER, SOURCES, Account
+from muster.data.cache.files import AREAS
+from muster.data.cache.node import Node
+
+MAX_LABELS: Final = 64
+"""Jobs with series of their own: those whose readers came last. The series of another job end."""
+
+
+class Described(NamedTuple):
+    """A metric of the node cache."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+READ: Final = Described(
+    "muster_cache_read_bytes_total", "counter", ("job", "source"), "Bytes that readers got, by job and source."
+)
+READERS: Final = Described("muster_cache_readers", "gauge", ("job",), "Connections of readers, by job.")
+BLOCKS: Final = Described(
+    "muster_cache_blocks_total", "counter", ("result",), "Blocks that readers asked for, by result: hit or miss."
+)
+SIZE: Final = Described("muster_cache_size_bytes", "gauge", (), "Limit of the cache's files.")
+USED: Final = Described("muster_cache_used_bytes", "gauge", ("area",), "Bytes of the cache's files: blocks and shards.")
+FILES: Final = Described("muster_cache_files", "gauge", ("area",), "Files of the cache: blocks and shards.")
+FREE: Final = Described("muster_cache_free_bytes", "gauge", (), "Free bytes of the cache's file system.")
+MEMORY: Final = Described("muster_cache_memory_bytes", "gauge", (), "Blocks in memory while the disk is not used.")
+CONNECTIONS: Final = Described("muster_cache_connections", "gauge", (), "Open connections to the cache's sockets.")
+DOWNLOADS: Final = Described("muster_cache_downloads", "gauge", (), "Downloads that run now.")
+BYPASSED: Final = Described("muster_cache_bypassed", "gauge", (), "1 while the disk is slow or fails.")
+BYPASSES: Final = Described("muster_cache_bypasses_total", "counter", (), "How often the disk became slow or failed.")
+CORRUPT: Final = Described(
+    "muster_cache_corrupt_files_total", "counter", (), "Files removed because they did not match their checksum."
+)
+EVICTED: Final = Described(
+    "muster_cache_evicted_bytes_total", "counter", (), "Bytes removed for the size limit or the free-space floor."
+)
+METRICS: Final = (
+    READ,
+    READERS,
+    BLOCKS,
+    SIZE,
+    USED,
+    FILES,
+    FREE,
+    MEMORY,
+    CONNECTIONS,
+    DOWNLOADS,
+    BYPASSED,
+    BYPASSES,
+    CORRUPT,
+    EVICTED,
+)
+
+Samples = Iterator[tuple[tuple[str, ...], float]]
+"""Values of labels, and the value."""
+
+
+class CacheMetrics(Collector):
+    """The metrics of a node cache.
+
+    Args:
+        node: whose figures are read.
+        connections: returns the number of open connections.
+    """
+
+    def __init__(self, node: Node, connections: Callable[[], int]) -> None:
+        self._node = node
+        self._connections = connections
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all metrics."""
+        node, disk, fetcher = self._node, self._node.disk, self._node.fetcher
+        accounts = labelled(node.accounts.all())
+        jobs = [(account.name, account) for account in accounts]
+        yield _family(READ, (((name, each), getattr(job, each)) for name, job in jobs for each in SOURCES))
+        yield _family(READERS, (((name,), job.readers) for name, job in jobs))
+        yield _family(BLOCKS, iter(((("hit",), fetcher.hits), (("miss",), fetcher.misses))))
+        yield _family(USED, (((area,), disk.used[area]) for area in AREAS))
+        yield _family(FILES, (((area,), len(disk.entries[area])) for area in AREAS))
+        for metric, value in (
+            (SIZE, disk.limits.size_bytes),
+            (FREE, disk.free_bytes),
+            (MEMORY, node.memory.used_bytes),
+            (CONNECTIONS, self._connections()),
+            (DOWNLOADS, fetcher.running),
+            (BYPASSED, not disk.health.usable),
+            (BYPASSES, disk.health.bypasses),
+            (CORRUPT, disk.corrupt),
+            (EVICTED, disk.evicted_bytes),
+        ):
+            yield _family(metric, iter([((), float(value))]))
+
+
+def labelled(accounts: dict[str, Account]) -> list[Account]:
+    """Return the accounts that are exported, one for each name."""
+    newest = [account for job, account in accounts.items() if job != OTHER][-MAX_LABELS:]
+    by_name = {account.name: account for account in newest}
+    return [accounts[OTHER], *by_name.values()]
+
+
+def _family(metric: Described, samples: Samples) -> Metric:
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.meaning, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
