@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from muster.data.cache.accounts import Accounts
+from muster.data.cache.addresses import is_address
 from muster.data.cache.blocks import StoreIdentity
 from muster.data.cache.disk import BLOCKS, SHARDS, Disk
 from muster.data.cache.downloads import Downloads
@@ -108,9 +110,10 @@ class Node:
     def proxy_url(self, job: str, store: StoreIdentity) -> str:
         """URL of the proxy that carries the job's requests to this store; "" for none.
 
-        A store of the reader's own choice is always reached through it, because of its address.
+        A name that a reader chose is resolved by the proxy, because it may change to an address that is refused.
         """
-        return self.egress.url(job) if store.scheme != "file" and (store.endpoint or self.marks.enabled) else ""
+        named = store.endpoint and not is_address(urlsplit(store.endpoint).hostname or "")
+        return self.egress.url(job) if store.scheme != "file" and (named or self.marks.enabled) else ""
 
     async def in_thread(self, work: Callable[[], T], limit_s: float) -> T:
         """Run a call of a store. Raises Unavailable after `limit_s`, and what the call raises."""

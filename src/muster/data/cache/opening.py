@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from muster.data.cache.addresses import may_connect
+from muster.data.cache.addresses import is_address, may_connect
 from muster.data.cache.blocks import StoreIdentity
 from muster.sdk.data.access import Access
 from muster.sdk.data.credentials import Given
@@ -95,14 +95,6 @@ def _endpoint(endpoint: str, url: str) -> str:
     plain = not (parts.username or parts.password or parts.query or parts.fragment)
     if parts.scheme not in ("http", "https") or not parts.hostname or not plain or port == 0:
         raise WrongStore("the endpoint of a store is http(s)://HOST[:PORT], without credentials or a query", url)
-    if not _may_connect(parts.hostname):
+    if is_address(parts.hostname) and not may_connect(parts.hostname, loopback=True):
         raise WrongStore("the node cache does not connect to this address: services there trust the node itself", url)
     return endpoint.rstrip("/").lower()
-
-
-def _may_connect(host: str) -> bool:
-    """Return False for an IP address that is refused. The proxy checks those that a name resolves to."""
-    try:
-        return may_connect(host, loopback=True)
-    except ValueError:
-        return True

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import uvloop
@@ -24,6 +24,9 @@ from muster.data.cache.privacy import forbid_core_dumps
 from muster.data.cache.server import Server
 from muster.data.cache.session import Session
 from muster.kube.progress import Progress
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 log = logging.getLogger(__name__)
 
@@ -79,17 +82,23 @@ async def run(options: Options) -> None:
     node = Node(options.node, options.address, disk, options.memory_bytes, options.schemes, marks)
     server = Server(lambda uid, control: Session(node, uid, control))
     progress = Progress()
+    metrics: list[asyncio.Task[None]] = []
     options.socket_dir.mkdir(parents=True, exist_ok=True)
     try:
         async with asyncio.TaskGroup() as tasks:
+            if options.metrics is not None:
+                from prometheus_client import CollectorRegistry  # with aiohttp a third of the memory
+
+                registry = CollectorRegistry()
+                progress = Progress(registry=registry)
+                metrics = [tasks.create_task(_serve_metrics(progress, registry, node, server, *options.metrics))]
             running = [
+                *metrics,
                 tasks.create_task(server.serve(options.socket_dir / SOCKET, 0o666, control=False)),
                 tasks.create_task(server.serve(options.socket_dir / CONTROL_SOCKET, 0o600, control=True)),
                 tasks.create_task(_sweep(disk, progress)),
                 tasks.create_task(node.egress.serve()),
             ]
-            if options.metrics is not None:
-                running.append(tasks.create_task(_serve_metrics(progress, node, server, *options.metrics)))
             log.info("node %s serves %s", options.node, options.socket_dir / SOCKET)
             await stop.wait()
             for task in running:
@@ -108,13 +117,12 @@ async def _sweep(disk: Disk, progress: Progress) -> None:
         await asyncio.sleep(_SWEEP_S)
 
 
-async def _serve_metrics(progress: Progress, node: Node, server: Server, host: str, port: int) -> None:
-    from prometheus_client import CollectorRegistry
-
-    from muster.data.cache.metrics import CacheMetrics  # with aiohttp and prometheus_client: a third of the memory
+async def _serve_metrics(
+    progress: Progress, registry: CollectorRegistry, node: Node, server: Server, host: str, port: int
+) -> None:
+    from muster.data.cache.metrics import CacheMetrics
     from muster.kube.health import health_app, serve
 
-    registry = CollectorRegistry()
     registry.register(CacheMetrics(node, lambda: server.connections))
     async with serve(health_app(progress, registry=registry), host, port) as bound:
         log.info("metrics on http://%s:%d/metrics", host, bound)
