@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from muster.sdk.data.wire import short_address
+
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 _LINE_BYTES_MAX = 1 << 20
@@ -45,7 +47,7 @@ async def serve(path: Path, handler: Handler) -> AsyncIterator[None]:
 def ask(path: Path, timeout_s: float = 5.0, **request: Any) -> dict[str, Any]:
     """Send a request to the daemon. Raises ControlError if it refuses or does not answer in time."""
     try:
-        with _short_name(path) as name, socket.socket(socket.AF_UNIX) as connection:
+        with short_address(str(path)) as name, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(name)
             connection.sendall(json.dumps(request).encode() + b"\n")
@@ -68,7 +70,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as listening:
         before = os.umask(0o177)
         try:
-            with _short_name(path) as name:
+            with short_address(str(path)) as name:
                 listening.bind(name)
         finally:
             os.umask(before)
@@ -76,13 +78,3 @@ def _bound(path: Path) -> Iterator[socket.socket]:
             yield listening
         finally:
             path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _short_name(path: Path) -> Iterator[str]:
-    """Return a short name for a socket: an address may have only 107 bytes (unix(7))."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -129,8 +129,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 class CacheFolders:
     """The folders of a node's data cache.
 
-    They lie beside the folder of the node's pods, and their names are short: the address of a Unix socket may have only
-    107 bytes (unix(7)).
+    They outlive pods and the kubelet.
 
     Attributes:
         blocks: the stored blocks.

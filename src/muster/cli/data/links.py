@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from muster.cli.errors import CliError, ExitCode
-from muster.sdk.data.wire import Message, ProtocolError, close_all, receive, send
+from muster.sdk.data.wire import Message, ProtocolError, close_all, receive, send, short_address
 
 if TYPE_CHECKING:
     from muster.kube.client import Client
@@ -96,16 +95,11 @@ async def local_link(control: Path) -> AsyncIterator[Link]:
     """Connect to the control socket `control`. Raises CliError."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_CONNECT_S)
-        folder = -1
         try:
-            folder = os.open(control.parent, os.O_PATH | os.O_DIRECTORY)
-            # A path may be longer than the 107 bytes of a socket's address (unix(7)).
-            await asyncio.to_thread(connection.connect, f"/proc/self/fd/{folder}/{control.name}")
+            with short_address(str(control)) as address:
+                await asyncio.to_thread(connection.connect, address)
         except OSError as error:
             raise CliError(f"the cache does not answer: {error.strerror or error}") from None
-        finally:
-            if folder >= 0:
-                os.close(folder)
         yield LocalLink(connection)
 
 

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import BinaryIO
 
-from muster.sdk.data.wire import ProtocolError, close_all, receive, send
+from muster.sdk.data.wire import ProtocolError, close_all, receive, send, short_address
 
 ANSWER_S = 900.0
 """Longest time for one answer. The user's command has a shorter deadline of its own."""
@@ -26,7 +26,8 @@ def main(arguments: list[str]) -> int:
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_S)
-            connection.connect(arguments[0])
+            with short_address(arguments[0]) as address:
+                connection.connect(address)
             return relay(connection, sys.stdin.buffer, sys.stdout.buffer)
     except OSError as error:
         print(f"the node cache does not answer at {arguments[0]}: {error.strerror or error}", file=sys.stderr)

@@ -27,7 +27,7 @@ from muster.sdk.data.errors import (
     Unavailable,
     WrongStore,
 )
-from muster.sdk.data.wire import ErrorCode, Message, ProtocolError
+from muster.sdk.data.wire import ErrorCode, Message, ProtocolError, short_address
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,8 @@ def listening(path: Path, mode: int) -> Iterator[socket.socket]:
     own = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         own.unlink(missing_ok=True)
-        listener.bind(str(own))
+        with short_address(str(own)) as address:
+            listener.bind(address)
         os.chmod(own, mode)
         listener.listen(128)
         listener.setblocking(False)

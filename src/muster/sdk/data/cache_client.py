@@ -24,6 +24,7 @@ from muster.sdk.data.wire import (
     close_all,
     receive,
     send,
+    short_address,
 )
 
 HELLO_S = 2.0
@@ -260,7 +261,8 @@ class _Connection:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.settimeout(HELLO_S)
-            self._socket.connect(path)
+            with short_address(path) as address:
+                self._socket.connect(address)
         except BaseException:
             self._socket.close()
             raise

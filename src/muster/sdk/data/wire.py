@@ -41,7 +41,7 @@ import json
 import os
 import socket
 import struct
-from typing import Any, Dict, NamedTuple, Sequence
+from typing import Any, Dict, Iterator, NamedTuple, Sequence
 
 VERSION = 1
 BLOCK_BYTES = 32 << 20
@@ -165,6 +165,19 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]]:
     except BaseException:
         close_all(descriptors)
         raise
+
+
+@contextlib.contextmanager
+def short_address(path: str) -> Iterator[str]:
+    """Yield an address of the Unix socket `path` that is short: an address may have only 107 bytes (unix(7)).
+
+    Raises OSError if the socket's folder does not exist.
+    """
+    folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def close_all(descriptors: Sequence[int]) -> None:
