@@ -122,6 +122,7 @@ class Everything:
             "--set=replicas=1,teams.admission.webhook.replicas=1,teams.enabled=true",
             "--set=teams.admission.platformGroups={system:masters,platform}",
             "--set=teams.admission.owners.users={olga}",
+            "--set=data.cache.enabled=true,data.cache.nodeSelector.role=none",  # these processes may not be user 65532
             f"--set-json=fleet={json.dumps(fleet)}",
             f"--set-json=extraEnv={json.dumps(env)}",
         ]

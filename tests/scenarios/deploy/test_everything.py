@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.api.cache_ticket import CACHE_CONFIG_MAP, TICKET_KEY
 from muster.controlplane.clusteraccess import KubectlError
-from tests.scenarios.deploy.conftest import ACCOUNT, SYSTEM
+from tests.scenarios.deploy.conftest import ACCOUNT, SELECTOR, SYSTEM
 from tests.scenarios.deploy.everything import (
     ALLOCATION,
     MALLORY,
@@ -94,6 +95,21 @@ def test_audit_warns_and_notes_and_fills_in(everything: Everything) -> None:
     ]
     assert any(NEEDS_RIGHT in each and '"muster-teams-pods"' in each for each in noted), noted
     everything.cluster.kubectl("delete", "pod", "noted", "--namespace=red", "--wait=false")
+
+
+def test_the_key_for_tickets_of_node_caches_is_published_and_mended(everything: Everything) -> None:
+    """Node caches have no rights: they verify tickets with the key in a ConfigMap that they mount."""
+    cluster = everything.cluster
+    where = ("configmap", CACHE_CONFIG_MAP, f"--namespace={SYSTEM}")
+
+    def published() -> str:
+        return str(cluster.get(*where)["data"].get(TICKET_KEY, ""))
+
+    key = everything.until("the key is published", published)
+    cluster.kubectl("patch", *where, "--patch", json.dumps({"data": {TICKET_KEY: ""}}))
+    cluster.kubectl("delete", "pods", f"--namespace={SYSTEM}", f"--selector={SELECTOR}", "--wait=false")
+    everything.until("the next leader mends it", lambda: published() == key)
+    assert granted(cluster, "muster-cache") == {}
 
 
 def test_deny_behind_the_service(everything: Everything) -> None:
@@ -239,7 +255,7 @@ def test_every_right_of_these_parts_is_used_and_sufficient(
     assert forbidden(cluster, WEBHOOK_ACCOUNT) == set()
 
     roles = granted(cluster)
-    own = {"muster-teams", "muster-balloons", "muster-joins", "muster-scaling"}
+    own = {"muster-teams", "muster-balloons", "muster-joins", "muster-scaling", "muster-cache"}
     assert roles.keys() == own | {"muster-controller"}
     entries = everything.entries(ACCOUNT)
     assert {name: unused(roles[name], entries) for name in own} == {name: [] for name in own}
