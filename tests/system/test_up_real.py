@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.controlplane.goprograms import NotBuiltError, find_built
+from tests.support.kubectl import kubectl_program
 from tests.support.musterprogram import Muster, muster_in
 from tests.support.waiting import eventually
 
@@ -43,6 +44,12 @@ def test_a_real_control_plane_stays_and_goes_without_a_trace(muster: Muster, con
     assert muster.json("status", "first")["status"]["phase"] == "Succeeded"
     assert "hello from a rank" in muster.ok("logs", "first")
     assert "a real control plane" in muster.ok("up", "--real")
+
+    key = ("get", "configmap", "muster-cache", "--namespace=muster-system", "--output=jsonpath={.data}")
+    eventually(
+        "the controller may publish the key of data caches",
+        lambda: "ticket.pub" in muster.run(*key, program=kubectl_program()).stdout,
+    )
 
     killed = program(muster, "kube-apiserver")
     os.kill(killed, signal.SIGKILL)

@@ -24,6 +24,8 @@ NODE_RULES: Final[tuple[Rule, ...]] = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "patch"]},
 )
 """The rights that process kubelets need: one account for all nodes of a cluster on one machine."""
+_RBAC: Final = "rbac.authorization.k8s.io/"
+_CACHES: Final = "data.cache.enabled=true"
 _TOKEN_S: Final = 365 * 24 * 3600
 """Lifetime of tokens; new ones are issued at each start of the cluster."""
 UNAVAILABLE: Final = (ControlPlaneUnavailableError, NotBuiltError)
@@ -49,6 +51,7 @@ class RealPlane:
         """Write missing certificates; starts no program."""
         layout.control_plane.mkdir(mode=0o700, exist_ok=True)
         self._layout = layout
+        self._has_caches = spec.has_caches
         self._plane = ControlPlane(
             find_binaries(build=False),
             directory=layout.control_plane,
@@ -88,7 +91,10 @@ class RealPlane:
             "kind": "ServiceAccount",
             "metadata": {"name": SERVICE_ACCOUNT, "namespace": SYSTEM_NAMESPACE},
         }
-        self._plane.access.apply(account, *rendered(["rbac"], namespace=SYSTEM_NAMESPACE, build=False))
+        parts, values = (["rbac", "data-cache"], [_CACHES]) if self._has_caches else (["rbac"], [])
+        found = rendered(parts, namespace=SYSTEM_NAMESPACE, build=False, values=values)
+        rights = [each for each in found if each["apiVersion"].startswith(_RBAC)]
+        self._plane.access.apply(account, *rights)
         return self._plane.access.service_account_kubeconfig(SYSTEM_NAMESPACE, SERVICE_ACCOUNT, duration_s=_TOKEN_S)
 
     def node_kubeconfig(self) -> Path:

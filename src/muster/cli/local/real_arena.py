@@ -57,6 +57,7 @@ class RealArena:
             nodes=nodes,
             gpus=gpus,
             node_grace_s=NODE_GRACE_S,
+            cache_size="0",
             cluster_id=uuid.uuid4().hex,
             supervise_port=supervise,
             health_port=free_port({supervise}),
