@@ -18,8 +18,8 @@ _LONGEST_S: Final = 3600
 
 async def hello(session: Session, request: Message) -> Reply:
     """Begin: check the store, and learn the job from the ticket."""
-    if session.greeted:
-        raise BadRequest("'hello' may come only once")
+    if session.greeted or session.member is not None:
+        raise BadRequest("'hello' may come only once, and first")
     if requests.number(request, "version") != VERSION:
         raise BadRequest(f"this node cache speaks version {VERSION}; use the muster.sdk of the same release")
     given = _known(requests.texts(request, "credentials"))

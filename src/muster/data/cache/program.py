@@ -23,6 +23,8 @@ from muster.data.cache.opening import SCHEMES, drop_ambient_credentials
 from muster.data.cache.privacy import forbid_core_dumps
 from muster.data.cache.server import Server
 from muster.data.cache.session import Session
+from muster.data.peers.peering import Peering, TicketKeys
+from muster.data.peers.reader_holder import ReaderHolder
 from muster.kube.progress import Progress
 
 if TYPE_CHECKING:
@@ -81,11 +83,20 @@ async def run(options: Options) -> None:
     marks.check()
     node = Node(options.node, options.address, disk, options.memory_bytes, options.schemes, marks)
     server = Server(lambda uid, control: Session(node, uid, control))
+    peering = Peering(
+        options.address,
+        TicketKeys(options.ticket_key),
+        disk,
+        ReaderHolder(node),
+        charge=node.accounts.charge,
+        pause=node.rates.take,
+    )
+    node.members = node.downloads.peers = node.peering = peering
     progress = Progress()
     metrics: list[asyncio.Task[None]] = []
     options.socket_dir.mkdir(parents=True, exist_ok=True)
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with peering.run(), asyncio.TaskGroup() as tasks:
             if options.metrics is not None:
                 from prometheus_client import CollectorRegistry  # with aiohttp a third of the memory
 

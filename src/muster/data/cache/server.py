@@ -18,6 +18,7 @@ from muster.data.cache.disk import DiskBypassed
 from muster.data.cache.downloads import Busy
 from muster.data.cache.requests import BadRequest, NotPermitted
 from muster.data.cache.session import Reply, Session
+from muster.data.peers import shardops
 from muster.sdk.data.errors import (
     AlreadyExists,
     Forbidden,
@@ -52,6 +53,9 @@ _OPERATIONS: Final[dict[str, Callable[[Session, Message], Awaitable[Reply | None
     "ls": controlops.ls,
     "evict": controlops.evict,
     "rate": controlops.rate,
+    "join": shardops.join,
+    "kept": shardops.kept,
+    "confirm": shardops.confirm,
 }
 _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NotFound, ErrorCode.MISSING),
@@ -181,6 +185,8 @@ async def handle(session: Session, incoming: Incoming, channel: Channel) -> Repl
         op = requests.text(request, "op")
         if op == "put":
             return await storeops.put(session, incoming, channel)
+        if op == "keep":
+            return await shardops.keep(session, request, incoming.descriptors)
         handler = _OPERATIONS.get(op)
         if handler is None:
             raise BadRequest(f"there is no operation {op[:40]!r}")

@@ -56,6 +56,7 @@ class Session:
         self._place: Place | None = None
         self._credentials: dict[str, str] = {}
         self._store: Store | None = None
+        self._entered = False
 
     @property
     def place(self) -> Place:
@@ -78,7 +79,14 @@ class Session:
             name = member.name
             self.who = Who(member.uid, True, "")
         self.node.enter(self, name)
+        self._entered = True
         self.use(credentials)
+
+    def join(self, member: Member) -> None:
+        """Begin without a store: for checkpoint shards, and to make this node a member of a gang."""
+        self.member, self.who = member, Who(member.uid, True, "")
+        self.node.enter(self, member.name)
+        self._entered = True
 
     def use(self, credentials: dict[str, str]) -> None:
         """Use these credentials from now on."""
@@ -91,7 +99,7 @@ class Session:
         for file in self._memory.values():
             file.release()
         self._memory.clear()
-        if self._place is not None:
+        if self._entered:
             self.node.leave(self)
         if self.member is not None:
             self.member.end()

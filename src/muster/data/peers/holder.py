@@ -9,7 +9,9 @@ from typing import NamedTuple, Protocol
 BLOCK_BYTES_MAX = 64 << 20
 """Longest block that peers exchange. The caches' own blocks are shorter (`sdk.data.wire.BLOCK_BYTES`)."""
 
-STORE_CODES = frozenset({"forbidden", "missing", "unavailable", "changed", "bypass", "wrong-store", "no-reader"})
+STORE_CODES = frozenset(
+    {"forbidden", "missing", "unavailable", "changed", "bypass", "wrong-store", "no-reader", "readers-left"}
+)
 """Codes of `NotHeld`: the peer works, but cannot provide this block."""
 
 

@@ -24,6 +24,15 @@ with it.
 - `delete`: `key`.
 - `status`, also without `hello`. Answer: the fields of `STATUS`.
 
+A connection that begins with `join` has no store. It makes the node a member of the job's gang while it is open:
+
+- `join`: `ticket` as in `hello`. Answer: `job`.
+- `keep`, with the descriptor of a file beside it: `key`, `sha256`, `size`, `checkpoint`, `step` of a checkpoint shard,
+  `copy` (send it to the partner too), `confirmed` (path of the newest confirmed checkpoint, or "").
+- `kept`: as `keep`, with `attempt` (which saved it) and `deadline_s`, without the last two.
+  Answer: a read-only descriptor, `length`, `source` ("disk" or "peer").
+- `confirm`: `checkpoint`, which the controller has confirmed: older ones are dropped.
+
 The control socket (mode 0600) has the same operations, and these, which need no `hello`:
 
 - `status` has the figures of all jobs.

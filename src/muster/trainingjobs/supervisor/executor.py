@@ -20,7 +20,7 @@ from .processes import Child, descendants, exists, oom_kills
 from .ranks.door import RankDoor
 from .ranks.environment import write_rank_env
 from .ranks.output import OutputPump, Streams
-from .ranks.shared import remove_shared, share
+from .ranks.shared import TICKET_VARIABLE, remove_shared, replace_ticket, share
 from .ranks.stacks import log_in_background
 from .ranks.symptoms import RankSeen, Symptoms
 from .ranks.watch import RankWatch
@@ -44,12 +44,15 @@ class Executor:
         commands: remote shells that wait for their commands.
         report: sends a report to the controller.
         wake: called in another thread when `checkpoints` has a result.
+        follow_ticket: called with the file of the attempt's ticket for the node cache; "" after the attempt.
     """
 
     def __init__(
         self, settings: Settings, folder: str, door: RankDoor, commands: RemoteCommands,
         report: Callable[[dict[str, Any]], None], wake: Callable[[], None],
+        follow_ticket: Callable[[str], None] = lambda path: None,
     ) -> None:  # fmt: skip
+        self._follow_ticket = follow_ticket
         self._settings, self._folder, self._report, self._wake = settings, folder, report, wake
         self._door, self._commands = door, commands
         self._since = time.time()
@@ -72,6 +75,7 @@ class Executor:
             instructions.LookForCheckpoints: self._look_for_checkpoints,
             instructions.CollectStacks: lambda todo: log_in_background(os.environ.get("POD_UID", "")),
             instructions.StartAttempt: self._start_attempt,
+            instructions.RenewTicket: self._renew_ticket,
             instructions.ReadLauncherOutput: self._read_launcher_output,
             instructions.AdmitRank: self._admit_rank,
             instructions.RefuseRank: lambda todo: self._door.refuse(todo.key),
@@ -142,6 +146,7 @@ class Executor:
         write_rank_env(spec)
         try:
             self._shared = share(spec, self._folder)
+            self._follow_ticket(self._shared.get(TICKET_VARIABLE, ""))
             launches, self._sshd = prepare(spec, self._settings, self._folder)
             for launch in launches:
                 child = self._launch(launch)
@@ -150,6 +155,16 @@ class Executor:
             yield events.StartFailed(str(error), error.error, error.program)
         except OSError as error:
             yield events.StartFailed(str(error), 0, "")
+
+    def _renew_ticket(self, todo: instructions.RenewTicket) -> None:
+        path = self._shared.get(TICKET_VARIABLE, "")
+        if path:
+            try:
+                replace_ticket(path, todo.cache)
+            except OSError as error:
+                log(f"the ticket for the node cache was not renewed: {error}")
+                return
+            self._follow_ticket(path)
 
     def _launch(self, launch: Launch) -> Child:
         """Start a launcher, or a rank of launcher none."""
@@ -190,6 +205,7 @@ class Executor:
         self._launcher_streams.clear()
         shutil.rmtree(ssh_folder(self._folder), ignore_errors=True)
         remove_shared(self._folder)
+        self._follow_ticket("")
         remove_leftovers(self._since)
         self.watch.forget()
 

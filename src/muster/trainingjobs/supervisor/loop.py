@@ -10,6 +10,7 @@ import time
 from .controller.link import ControllerLink
 from .executor import Executor
 from .ranks.door import RankDoor
+from .ranks.nodecache import NodeCache
 from .remoteshell.commands import RemoteCommands
 from .remoteshell.server import ShellServer
 from .settings import Settings
@@ -30,16 +31,20 @@ class Supervisor:
         self.commands = RemoteCommands(self.post)
         self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self.commands.session)
         self.shells = ShellServer(settings, self.commands)
-        self.link = ControllerLink(settings, lambda directive: self.post(events.Directed(directive)))
+        self.cache = NodeCache(os.environ.get("MUSTER_CACHE_SOCKET", ""))
+        self.link = ControllerLink(
+            settings, lambda directive: self.post(events.Directed(directive)), self.cache.report
+        )  # fmt: skip
         about = {"shellPort": self.shells.port, "address": settings.address}
         self.executor = Executor(
-            settings, folder, self.door, self.commands, lambda body: self.link.report({**body, **about}), self.wake
-        )
+            settings, folder, self.door, self.commands, lambda body: self.link.report({**body, **about}), self.wake,
+            self.cache.follow,
+        )  # fmt: skip
 
     def run(self) -> int:
         """Run until the controller directs it to exit. Returns the exit code."""
         self.handle(events.Started())
-        for thread in (self.executor.output, self.door, self.shells, self.link):
+        for thread in (self.executor.output, self.door, self.shells, self.cache, self.link):
             thread.start()
         while not self.machine.over:
             with contextlib.suppress(queue.Empty):

@@ -23,11 +23,17 @@ class ControllerLink:
     At the controller, a newer request ends the wait of the older one. So one request is always open, and without faults
     no connection is closed. Only the answer to the newest request counts.
 
-    `on_directive` receives the directives. The link retries for ever, because ranks also run without the controller.
+    `on_directive` receives the directives. `about` returns fields of each request besides the report. The link retries
+    for ever, because ranks also run without the controller.
     """
 
-    def __init__(self, settings: Settings, on_directive: Callable[[dict[str, Any]], None]) -> None:
-        self._settings, self._on_directive = settings, on_directive
+    def __init__(
+        self,
+        settings: Settings,
+        on_directive: Callable[[dict[str, Any]], None],
+        about: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        self._settings, self._on_directive, self._about = settings, on_directive, about
         self._sessions = Sessions()
         self._turn = threading.Condition()
         self._body: dict[str, Any] = {}
@@ -94,7 +100,7 @@ class ControllerLink:
             self._newest += 1
             self._sent, self._due = self._said, time.monotonic() + self._poll_s
             self._turn.notify_all()
-            body = dict(self._body, protocol=PROTOCOL, revision=self._revision)
+            body = dict(self._body, protocol=PROTOCOL, revision=self._revision, **self._about())
             if number in self._shut:
                 self._shut.discard(number)
                 lane.close()

@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import shutil
+from typing import Any
 
 from ..basics import ARCHIVE, write_file
 from ..state.attempt import AttemptSpec
 
 TICKET = "cache-ticket"
+TICKET_VARIABLE = "MUSTER_CACHE_TICKET"
 RESTORE = "restore"
 
 
@@ -30,8 +32,14 @@ def share(spec: AttemptSpec, folder: str) -> dict[str, str]:
     if spec.cache:
         ticket = os.path.join(folder, TICKET)
         write_file(ticket, json.dumps(spec.cache))
-        shared["MUSTER_CACHE_TICKET"] = ticket
+        shared[TICKET_VARIABLE] = ticket
     return shared
+
+
+def replace_ticket(path: str, cache: dict[str, Any]) -> None:
+    """Replace the ticket by a newer one at once: ranks may read the file at any moment. Raises OSError."""
+    write_file(path + ".new", json.dumps(cache))
+    os.replace(path + ".new", path)
 
 
 def remove_shared(folder: str) -> None:

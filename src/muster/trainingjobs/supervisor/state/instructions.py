@@ -41,6 +41,12 @@ class StartAttempt(NamedTuple):
     spec: AttemptSpec
 
 
+class RenewTicket(NamedTuple):
+    """Replace the attempt's ticket for the node cache, which expires."""
+
+    cache: dict[str, Any]
+
+
 class ReadLauncherOutput(NamedTuple):
     """Read the last lines of a launcher that failed: LauncherOutput."""
 
@@ -126,7 +132,7 @@ class CleanUp(NamedTuple):
 
 
 Instruction = Union[
-    Report, Log, Banner, LookForCheckpoints, CollectStacks, StartAttempt, ReadLauncherOutput, AdmitRank, RefuseRank,
-    ExamineRank, LookAtRanks, ForgetSymptoms, StartCommand, ServeConnection, RefuseRequest, CloseCommand, SignalGroup,
-    KillEverything, CleanUp,
+    Report, Log, Banner, LookForCheckpoints, CollectStacks, StartAttempt, RenewTicket, ReadLauncherOutput, AdmitRank,
+    RefuseRank, ExamineRank, LookAtRanks, ForgetSymptoms, StartCommand, ServeConnection, RefuseRequest, CloseCommand,
+    SignalGroup, KillEverything, CleanUp,
 ]  # fmt: skip

@@ -202,6 +202,10 @@ class Machine:
         if desired == "exit" and number >= ours:
             self.exit_code = int(self.directive.get("exitCode", 0))
             self._stop("exit", self.grace_s)
+        elif number == ours and self.state == "running":
+            renewed = (self.directive.get("run") or {}).get("cache")
+            if desired == "run" and renewed:
+                self._do(instructions.RenewTicket(dict(renewed)))
         elif number > ours and self.state == "running":
             self._stop("idle", self.grace_s)
         elif number > ours and self.state == "stopping":
