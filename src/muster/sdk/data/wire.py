@@ -27,9 +27,9 @@ with it.
 A connection that begins with `join` has no store. It makes the node a member of the job's gang while it is open:
 
 - `join`: `ticket` as in `hello`. Answer: `job`.
-- `keep`, with the descriptor of a file beside it: `key`, `sha256`, `size`, `checkpoint`, `step` of a checkpoint shard,
-  `copy` (send it to the partner too), `confirmed` (path of the newest confirmed checkpoint, or "").
-- `kept`: as `keep`, with `attempt` (which saved it) and `deadline_s`, without the last two.
+- `keep`, with the descriptor of a checkpoint shard's file beside it: `key`, `sha256`, `size`, `checkpoint`, `step`.
+  If `copy` is true, the partner gets a copy. `confirmed`: the newest confirmed checkpoint, or "".
+- `kept`: the same fields of a shard, the `attempt` that saved it, and `deadline_s`.
   Answer: a read-only descriptor, `length`, `source` ("disk" or "peer").
 - `confirm`: `checkpoint`, which the controller has confirmed: older ones are dropped.
 
