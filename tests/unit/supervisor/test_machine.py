@@ -237,3 +237,12 @@ def test_stacks_are_collected_once_for_each_stall(node: Node) -> None:
     assert node.gets(events.Directed(again)) == [instructions.CollectStacks()]
     assert node.gets(events.Directed(again)) == []
     assert node.gets(events.Directed({**again, "stall": 2})) == [instructions.CollectStacks()]
+
+
+def test_ticket_of_the_running_attempt_is_renewed_and_no_other(node: Node) -> None:
+    """Issue 14: a long run gets a new ticket for the node cache before the old one expires."""
+    node.runs(2, cache={"ticket": "old"})
+    assert node.asked(instructions.RenewTicket) == []
+    assert node.runs(2, cache={"ticket": "new"}) == [instructions.RenewTicket({"ticket": "new"})]
+    assert node.runs(2) == []
+    assert node.runs(1, cache={"ticket": "of the attempt before"}) == []
