@@ -26,6 +26,7 @@ Reason = Literal[
     "CheckpointRecovered",
     "CheckpointQuarantined",
     "CheckpointsBad",
+    "CopiesInOneDomain",
     "Restored",
     "OtherCheckpoints",
     "ContinuesFrom",

@@ -12,7 +12,7 @@ from muster.api.cache_ticket import LIFETIME_S, PeerList, Ticket, TicketSigner, 
 from muster.api.names import LABEL_ZONE
 from muster.api.run_record import CopyPartners
 from muster.kube.objects.node import Node, NodeAddress
-from muster.trainingjobs.plan import Directive, Host, RunPlan
+from muster.trainingjobs.plan import Directive, Host, RecordEvent, RunPlan
 from muster.trainingjobs.rendezvous.cache_tickets import GROUP_NODES, CacheTickets
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.secrets import attempt_key
@@ -115,11 +115,11 @@ async def test_ticket_of_the_attempt_before_does_not_count() -> None:
 class CacheWorld(World):
     """Nodes with caches, in two zones."""
 
-    def __init__(self, nodes: int, foreign: str = "") -> None:
-        super().__init__(make_job(nodes), nodes=nodes)
+    def __init__(self, nodes: int, foreign: str = "", zones: str = "ab", **spec: Any) -> None:
+        super().__init__(make_job(nodes, **spec), nodes=nodes)
         self.foreign = foreign
         for number, name in enumerate(list(self.nodes)):
-            self.nodes[name] = in_zone(self.nodes[name], "ab"[number % 2], f"10.1.0.{number}")
+            self.nodes[name] = in_zone(self.nodes[name], zones[number % len(zones)], f"10.1.0.{number}")
 
     def announced(self, pod: Any) -> Member:
         number = int(pod.spec.node_name.removeprefix("n"))
@@ -176,3 +176,27 @@ def test_malformed_address_does_not_count(address: str) -> None:
     assert [host.cache_address for host in run_of(world).hosts if host.slot == 0] == [""]
     assert world.status.run is not None
     assert world.status.run.partners is None
+
+
+def warnings(world: World) -> list[str]:
+    return [event.message for event in world.actions(RecordEvent) if event.reason == "CopiesInOneDomain"]
+
+
+def test_copies_that_stay_in_one_zone_are_reported_once() -> None:
+    world = CacheWorld(4, zones="a", checkpoint={"path": "s3://bucket/ckpt"}).started()
+    assert len(warnings(world)) == 1
+    assert warnings(world)[0].startswith("4 of 4 nodes have their partner")
+    world.exit_rank(0, 1)
+    world.until("Restarting")
+    world.until("Running")
+    assert world.status.attempt == 2
+    assert len(warnings(world)) == 1
+
+
+@pytest.mark.parametrize("spec", [{}, {"checkpoint": {"path": "/ckpt"}}])
+def test_job_without_checkpoints_in_an_object_store_is_not_warned(spec: dict[str, Any]) -> None:
+    assert warnings(CacheWorld(4, zones="a", **spec).started()) == []
+
+
+def test_copies_in_another_zone_are_not_reported() -> None:
+    assert warnings(CacheWorld(4, checkpoint={"path": "s3://bucket/ckpt"}).started()) == []

@@ -24,6 +24,7 @@ from muster.trainingjobs.attempts import (
     start_failures,
 )
 from muster.trainingjobs.attempts.backfilled import is_backfilled
+from muster.trainingjobs.attempts.copy_partners import copy_warning
 from muster.trainingjobs.attempts.run_directive import run_plan
 from muster.trainingjobs.faults import incident
 from muster.trainingjobs.faults.evidence import (
@@ -461,7 +462,8 @@ class Attempt:
         reason: Reason = "Running" if size == wanted else "Shrunk"
         others = checkpoints.of_others(status, self.snapshot, self.part)
         unwritable = RecordEvent("NotWritable", refusal.evidence[0].message, warning=True) if refusal else None
-        said = [RecordEvent(reason, message, warning=size < wanted), choice.event, others, unwritable]
+        near = copy_warning(self.job, status.run)
+        said = [RecordEvent(reason, message, warning=size < wanted), choice.event, others, unwritable, near]
         return [self._write(status, "Running"), *(each for each in said if each is not None)]
 
     def _kept(self, status: TrainingJobStatus) -> TrainingJobStatus:

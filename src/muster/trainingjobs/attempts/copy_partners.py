@@ -13,12 +13,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from muster.api.run_record import SWAPS_MAX, CopyPartners
+from muster.api.names import LABEL_RACK, LABEL_ZONE
+from muster.api.run_record import SWAPS_MAX, CopyPartners, RunRecord
+from muster.api.training_job import TrainingJob
+from muster.trainingjobs.plan import RecordEvent
 
 _SPREAD: Final = 32
 """Offsets that are tried besides the sizes of domains, for orders that mix the domains."""
 NEAR: Final = 2
-"""If ranks move by so many after a node was replaced, a shard's node and its partner are still among the near ones."""
+"""A replaced node may move the ranks of others, and the offset, by one. A shard's node and its partner are then still
+among the near ones."""
 
 
 class Domain(NamedTuple):
@@ -28,19 +32,13 @@ class Domain(NamedTuple):
     rack: str
 
 
-def choose(domains: Sequence[Domain], before: CopyPartners | None) -> CopyPartners | None:
-    """Return the partners of an attempt; None for a single node.
-
-    Args:
-        domains: of the nodes, by node rank.
-        before: of the attempt before. Its offset is used again if no other is better, so that copies stay where they
-            are.
-    """
+def choose(domains: Sequence[Domain]) -> CopyPartners | None:
+    """Return the partners of an attempt; None for a single node. `domains`: of the nodes, by node rank."""
     count = len(domains)
     if count < 2:
         return None
     best = _best(domains)
-    offset = _best_offset(domains, best, before)
+    offset = _best_offset(domains, best)
     partners = [(rank + offset) % count for rank in range(count)]
     swaps = _exchange(domains, partners, best)
     costs = [_cost(domains[rank], domains[partner]) for rank, partner in enumerate(partners)]
@@ -70,10 +68,30 @@ def near(partners: CopyPartners, rank: int, nodes: int) -> list[int]:
     return [each for each in around if each not in (rank, partner)]
 
 
-def _best_offset(domains: Sequence[Domain], best: int, before: CopyPartners | None) -> int:
+def copy_warning(job: TrainingJob, record: RunRecord | None) -> RecordEvent | None:
+    """Return an Event, in a job's first attempt, about copies that do not leave their failure domain."""
+    partners = record.partners if record is not None and record.attempt <= 1 else None
+    if record is None or partners is None or not partners.same_domain or not in_object_store(job):
+        return None
+    what = "zone" if partners.outside == "Rack" else "rack"
+    text = (
+        f"{partners.same_domain} of {record.nodes} nodes have their partner for copies of checkpoint shards in their "
+        f"own {what}: if the {what} fails, their ranks restore from the bucket. Label nodes with {LABEL_ZONE} or "
+        f"{LABEL_RACK}, or let no domain have more than half of the job's nodes"
+    )
+    return RecordEvent("CopiesInOneDomain", text, warning=True)
+
+
+def in_object_store(job: TrainingJob) -> bool:
+    """Returns whether the job's checkpoints are in an object store: only their shards have copies on nodes."""
+    path = job.spec.checkpoint.path if job.spec.checkpoint is not None else ""
+    return "://" in path and not path.startswith("file://")
+
+
+def _best_offset(domains: Sequence[Domain], best: int) -> int:
     """Return the first candidate that suits all nodes, else the one that suits most."""
     found: list[tuple[tuple[int, int], int]] = []
-    for offset in _candidates(domains, before):
+    for offset in _candidates(domains):
         near_ones, same_zone = _costs(domains, offset)
         if best == 2 or (near_ones == 0 and (best == 1 or same_zone == 0)):
             return offset
@@ -101,13 +119,12 @@ def _costs(domains: Sequence[Domain], offset: int) -> tuple[int, int]:
     return costs[2], costs[1]
 
 
-def _candidates(domains: Sequence[Domain], before: CopyPartners | None) -> list[int]:
+def _candidates(domains: Sequence[Domain]) -> list[int]:
     count = len(domains)
     zones, racks = Counter(domain.zone for domain in domains), Counter(domains)
     sizes = [max(zones.values()), max(racks.values()), count // 2, 1]
     spread = [1 + number * (count - 1) // _SPREAD for number in range(_SPREAD)]
-    earlier = [before.offset] if before is not None else []
-    return [each for each in dict.fromkeys([*earlier, *sizes, *spread]) if 0 < each < count]
+    return [each for each in dict.fromkeys([*sizes, *spread]) if 0 < each < count]
 
 
 def _exchange(domains: Sequence[Domain], partners: list[int], best: int) -> list[int]:

@@ -183,8 +183,7 @@ def _partners(snapshot: JobSnapshot, ordered: Sequence[Slot]) -> CopyPartners | 
         return None
     labels = [node.metadata.labels if (node := snapshot.nodes.get(slot.node)) is not None else {} for slot in ordered]
     domains = [Domain(each.get(LABEL_ZONE, ""), each.get(LABEL_RACK, "")) for each in labels]
-    before = snapshot.job.status.run
-    return choose(domains, before.partners if before is not None else None)
+    return choose(domains)
 
 
 def _all_heard(part: Sequence[Slot], attempt: int) -> list[Member]:
