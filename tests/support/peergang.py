@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import random
 import socket
@@ -12,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,8 +25,10 @@ from muster.data.peers.frames import mac
 from muster.data.peers.gangs import Gangs, Membership
 from muster.data.peers.holder import Held, NotHeld, Wanted
 from muster.data.peers.server import PeerServer
+from muster.data.peers.shards import Shard
 from muster.data.peers.standing import Standing
 from muster.data.peers.transfer import Pace
+from muster.sdk.data import wire
 
 SECRET = b"s" * 32
 SIGNER = TicketSigner(SECRET)
@@ -176,3 +180,54 @@ async def peer_gang(
             if slot not in dead:
                 await stack.enter_async_context(node.server.serve())
         yield PeerGang(bucket, nodes, uid, 1)
+
+
+class RankShards:
+    """A rank's connection to its node's cache for checkpoint shards, frame by frame (`sdk.data.wire`)."""
+
+    def __init__(self, socket_path: str, ticket_path: str) -> None:
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.settimeout(30)
+        self._connection.connect(socket_path)
+        self.joined = self._ask({"op": "join", "ticket": json.loads(Path(ticket_path).read_text())})[0]
+
+    def __enter__(self) -> RankShards:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.close()
+
+    def keep(self, shard: Shard, data: bytes, confirmed: str = "", copy: bool = True) -> str:
+        """Keep a shard, and return "" or the code of the refusal."""
+        file = os.memfd_create("shard")
+        os.write(file, data)
+        try:
+            about = {"op": "keep", "copy": copy, "confirmed": confirmed, **_about(shard)}
+            return str(self._ask(about, [file])[0].get("error", ""))
+        finally:
+            os.close(file)
+
+    def kept(self, shard: Shard) -> tuple[bytes, str]:
+        """Return a shard and its source; (b"", code) without one."""
+        answer, descriptors = self._ask({"op": "kept", "deadline_s": 20, "attempt": shard.attempt, **_about(shard)})
+        if not descriptors:
+            return b"", str(answer["error"])
+        with open(descriptors[0], "rb") as file:
+            return file.read(answer["length"]), str(answer["source"])
+
+    def _ask(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
+        self._connection.sendmsg([wire.encode(message)], wire.give_descriptors(descriptors))
+        while True:
+            answer, received = wire.receive(self._connection)
+            if not answer.get("pending"):
+                return answer, received
+
+
+def _about(shard: Shard) -> dict[str, Any]:
+    return {
+        "key": shard.key,
+        "sha256": shard.sha256,
+        "size": shard.size_bytes,
+        "checkpoint": shard.checkpoint,
+        "step": shard.step,
+    }

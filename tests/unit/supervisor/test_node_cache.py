@@ -51,7 +51,7 @@ def write_ticket(path: Path, attempt: int, expires: int) -> str:
 def test_supervisor_is_a_member_while_the_attempt_runs_and_after_a_restart_of_the_cache(
     daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = member(monkeypatch, daemon.socket)
+    cache = member(monkeypatch, daemon.socket_path)
     eventually("the address", cache.report)
     assert cache.report() == {"cacheAddress": ADDRESS, "cacheExpires": 0}
     expires = int(time.time()) + 3600

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from muster.api.cache_ticket import Peer, PeerList
+from muster.data.peers.shards import Shard
 from muster.sdk.data.cache_client import CacheClient
-from muster.sdk.data.kept import Shard, confirm, keep, kept
 from muster.sdk.data.stores import open_store
 from tests.support.bucketserver import BucketServer, bucket_server, etag_of
 from tests.support.nodecache import NodeCache, access, node_cache
-from tests.support.peergang import SIGNER, loopback, ticket_file
+from tests.support.peergang import SIGNER, RankShards, loopback, ticket_file
 from tests.support.waiting import eventually
 
 NODES = 4
@@ -46,7 +44,7 @@ class Site:
 
     def read(self, node: int, ticket: str, keys: Sequence[str], who: str = "alice") -> dict[str, int]:
         """Read objects as a rank of this node, check their bytes, and return how many came from where."""
-        client = CacheClient(self.caches[node].socket, ticket)
+        client = CacheClient(self.caches[node].socket_path, ticket)
         try:
             for key in keys:
                 data = self.server.objects[f"data/{key}"]
@@ -67,9 +65,9 @@ class Site:
     def downloads(self, keys: Sequence[str]) -> dict[str, int]:
         return {key: self.server.counts[f"GET data/{key}"] for key in keys}
 
-    def rank(self, node: int, ticket: str) -> patch.dict:
-        """The environment of a rank on this node."""
-        return patch.dict(os.environ, MUSTER_CACHE_SOCKET=self.caches[node].socket, MUSTER_CACHE_TICKET=ticket)
+    def rank(self, node: int, ticket: str) -> RankShards:
+        """A rank on this node."""
+        return RankShards(self.caches[node].socket_path, ticket)
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +108,12 @@ def test_gang_costs_one_download_per_object(site: Site) -> None:
 
 def test_block_from_a_peer_is_for_its_job_alone(site: Site) -> None:
     """A job knows its gang's key, so its pods could send other bytes. Other jobs download their own."""
-    keys = objects(site, "scope", 6)
+    keys = objects(site, "scope", 24, 5_000)
     site.read_all("u-one", [0, 1], keys)
-    assert sum(site.downloads(keys).values()) == 6
+    assert sum(site.downloads(keys).values()) == len(keys)
     other = site.ticket(1, "u-two", 1, [1])
     site.read(1, other, keys)
-    assert sum(site.downloads(keys).values()) > 6
+    assert sum(site.downloads(keys).values()) > len(keys)  # those that node 0 owns
     before = sum(site.downloads(keys).values())
     with pytest.raises(Exception, match=r"refuse|forbidden|credentials"):
         site.read(1, site.ticket(1, "u-three", 1, [1]), keys[:1], "mallory")
@@ -127,29 +125,21 @@ def shard_of(site: Site, uid: str, rank: int, step: int, attempt: int = 1) -> tu
     path = f"ckpt/{uid}/step-{step:08}-attempt-{attempt}"
     key, data = f"{path}/rank-{rank:05}/model", random.Random(f"{uid} {rank} {step}").randbytes(1_500_000)
     site.server.objects[f"data/{key}"] = data
-    return Shard(key, hashlib.sha256(data).hexdigest(), len(data), path, step, attempt), data
-
-
-def saved(site: Site, node: int, ticket: str, shard: Shard, data: bytes, confirmed: str = "") -> None:
-    file = site.folder / "shard"
-    file.write_bytes(data)
-    with site.rank(node, ticket):
-        assert keep(str(file), shard, copy=True, confirmed=confirmed)
-    file.unlink()
+    sha256 = hashlib.sha256(data).hexdigest()
+    about = {"uid": uid, "key": key, "checkpoint": path, "step": step, "attempt": attempt}
+    return Shard(sha256=sha256, size_bytes=len(data), **about), data
 
 
 def restored(site: Site, node: int, ticket: str, shard: Shard, data: bytes) -> str:
     """Restore a shard as the SDK does, and return its source."""
-    with site.rank(node, ticket):
-        found = kept(shard, 20.0)
-    if found is None:
+    with site.rank(node, ticket) as rank:
+        found, source = rank.kept(shard)
+    if not found:
         store = open_store("s3://data", access(site.folder, site.server.address, "alice"))
-        assert store.read(shard.key) == data
+        found, source = store.read(shard.key), "bucket"
         store.close()
-        return "bucket"
-    with open(found.descriptor, "rb") as file:
-        assert file.read(found.size_bytes) == data
-    return found.source
+    assert found == data
+    return source
 
 
 def shards_on(site: Site, node: int) -> int:
@@ -158,75 +148,63 @@ def shards_on(site: Site, node: int) -> int:
 
 def test_after_a_fault_healthy_nodes_read_nothing_from_the_bucket_and_the_replaced_node_its_peer(site: Site) -> None:
     uid, before = "u-fault", [0, 1, 2]
-    tickets = {node: site.ticket(node, uid, 1, before) for node in before}
     held = [shards_on(site, node) for node in range(NODES)]
     made = [shard_of(site, uid, rank, 40) for rank in range(3)]
     for node, (shard, data) in enumerate(made):
-        saved(site, node, tickets[node], shard, data)
+        with site.rank(node, site.ticket(node, uid, 1, before)) as rank:
+            assert rank.keep(shard, data) == ""
     for node in before:
         eventually("the partner's copy", lambda node=node: shards_on(site, node) == held[node] + 2)
     site.caches[1].kill()  # the node is lost, with its disk; node 3 replaces it
     site.caches[0].kill()  # another cache crashes at the same time, and starts again
     site.caches[0].start()
-    after = [0, 3, 2]
-    tickets = {node: site.ticket(node, uid, 2, after) for node in after}
-    sent = site.server.sent_bytes
-    sources = {}
-    for slot, node in enumerate(after):
-        with site.rank(node, tickets[node]):
-            confirm("nothing")  # each rank's first contact makes its node a member of the gang
-        shard, data = made[slot]
-        if node != 3:
-            sources[node] = restored(site, node, tickets[node], shard, data)
-    sources[3] = restored(site, 3, tickets[3], *made[1])
-    assert sources == {0: "disk", 2: "disk", 3: "peer"}
+    after, sent = [0, 3, 2], site.server.sent_bytes
+    tickets = [site.ticket(node, uid, 2, after) for node in after]
+    with ThreadPoolExecutor(3) as pool:
+        loads = [pool.submit(restored, site, node, tickets[slot], *made[slot]) for slot, node in enumerate(after)]
+        assert [load.result() for load in loads] == ["disk", "peer", "disk"]
     assert site.server.sent_bytes == sent
+    account = next(each for each in site.caches[3].status()["jobs"] if each["job"] == uid)
+    assert account["bytes"] == {"bucket": 0, "peer": len(made[1][1]), "disk": 0}
     site.caches[1].start()
 
 
 def test_without_copies_the_bucket_is_read(site: Site) -> None:
     uid = "u-gone"
     shard, data = shard_of(site, uid, 0, 40)
-    ticket = site.ticket(3, uid, 2, [2, 3])
     with site.rank(2, site.ticket(2, uid, 2, [2, 3])):
-        confirm("nothing")
-    sent = site.server.sent_bytes
-    assert restored(site, 3, ticket, shard, data) == "bucket"
+        sent = site.server.sent_bytes
+        assert restored(site, 3, site.ticket(3, uid, 2, [2, 3]), shard, data) == "bucket"
     assert site.server.sent_bytes == sent + len(data)
 
 
-def test_rank_without_a_ticket_keeps_and_finds_nothing(site: Site) -> None:
+def test_rank_without_a_valid_ticket_keeps_and_finds_nothing(site: Site) -> None:
     shard, data = shard_of(site, "u-none", 0, 40)
-    file = site.folder / "loose"
-    file.write_bytes(data)
-    forged = site.folder / "forged"
-    ticket = json.loads(Path(site.ticket(0, "u-none", 1, [0])).read_text())
-    forged.write_text(json.dumps({**ticket, "key": "00" * 32}))
-    for path in ("", str(site.folder / "absent"), str(forged)):
-        with site.rank(0, path):
-            assert not keep(str(file), shard)
-            assert kept(shard, 5.0) is None
+    path = Path(site.ticket(0, "u-none", 1, [0]))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "key": "00" * 32}))
+    with site.rank(0, str(path)) as rank:
+        assert rank.joined["error"] == "not-permitted"
+        assert rank.keep(shard, data) == "not-permitted"
+        assert rank.kept(shard) == (b"", "not-permitted")
 
 
-def test_rank_with_a_leftovers_ticket_cannot_keep(site: Site) -> None:
+def test_rank_of_a_stale_attempt_keeps_nothing(site: Site) -> None:
     """A stale attempt on a node that was thought dead must not replace newer shards."""
     shard, data = shard_of(site, "u-stale", 0, 40)
-    file = site.folder / "stale"
-    file.write_bytes(data)
-    with site.rank(0, site.ticket(0, "u-stale", 2, [0])):
-        assert keep(str(file), shard)
-    with site.rank(0, site.ticket(0, "u-stale", 1, [0])):
-        assert not keep(str(file), shard)
+    with site.rank(0, site.ticket(0, "u-stale", 2, [0])) as rank:
+        assert rank.keep(shard, data) == ""
+    with site.rank(0, site.ticket(0, "u-stale", 1, [0])) as rank:
+        assert rank.keep(shard, data) == "not-permitted"
 
 
 def test_confirmed_checkpoint_replaces_older_ones_on_the_node_and_its_partner(site: Site) -> None:
     uid, nodes = "u-keep", [2, 3]
-    tickets = {node: site.ticket(node, uid, 1, nodes) for node in nodes}
     held = {node: shards_on(site, node) for node in nodes}
     confirmed = ""
     for step in (20, 40, 60, 80):
         for slot, node in enumerate(nodes):
-            saved(site, node, tickets[node], *shard_of(site, uid, slot, step), confirmed)
+            with site.rank(node, site.ticket(node, uid, 1, nodes)) as rank:
+                assert rank.keep(*shard_of(site, uid, slot, step), confirmed) == ""
         confirmed = shard_of(site, uid, 0, step)[0].checkpoint
     for node in nodes:  # steps 60 (confirmed) and 80, each twice
         eventually("two checkpoints", lambda node=node: shards_on(site, node) == held[node] + 4)
