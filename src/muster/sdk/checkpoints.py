@@ -16,7 +16,7 @@ from muster.sdk import place, records, reports
 from muster.sdk.errors import StaleAttempt
 from muster.sdk.saves.durable import flush, flush_one
 from muster.sdk.saves.durable import remove as _remove
-from muster.sdk.saves.layout import is_url, order_of, plain
+from muster.sdk.saves.layout import STORES, is_url, order_of, plain
 from muster.sdk.saves.process import process
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def newest_first() -> list[Checkpoint]:
         return []
     folder = checkpoint_dir()
     if is_url(folder):
+        if folder.partition("://")[0] not in STORES:
+            return []
         from muster.sdk.saves.bucket import complete_at
 
         return complete_at(folder)

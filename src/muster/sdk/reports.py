@@ -20,6 +20,7 @@ from typing import Any, Mapping
 
 from muster.sdk import place, records
 from muster.sdk.errors import ControllerUnavailable, StaleAttempt
+from muster.sdk.saves.layout import plain
 
 PROGRESS_INTERVAL_S = 1.0
 REQUEST_TIMEOUT_S = 15.0
@@ -289,7 +290,7 @@ def problem(step: int, path: str, message: str) -> None:
 
 def _record(step: int, path: str) -> None:
     """Write the record of a confirmed checkpoint that the program wrote by itself, if it is in the job's folder."""
-    folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
+    folder, path = plain(os.environ.get("MUSTER_CHECKPOINT_DIR", "")), plain(path)
     name = os.path.relpath(path, folder) if folder and "://" not in folder + path else ".."
     if name.split(os.sep)[0] in ("..", "."):
         return

@@ -9,6 +9,8 @@ from muster.sdk import records
 
 MANIFEST = "manifest.json"
 PARTS = "parts/"
+STORES = ("s3", "gs", "az", "memory")
+"""Schemes of URLs that Muster reads and writes. Other URLs are for the program alone."""
 _NAME = re.compile(r"step-(\d{1,20})-attempt-(\d{1,20})(?:-(\d{1,20}))?$")
 
 

@@ -208,3 +208,13 @@ def test_training_thread_does_not_touch_the_store_during_a_background_save(job: 
     assert isinstance(saving, muster.Saving)
     saving.wait(20)
     assert threads == {"muster-save"}
+
+
+def test_url_of_another_scheme_is_for_the_program_alone(job: Job) -> None:
+    job.monkeypatch.undo()
+    job.monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", "hdfs://name-node/ckpt")
+    job.monkeypatch.delenv("MUSTER_URL", raising=False)
+    assert muster.checkpoint_dir() == "hdfs://name-node/ckpt"
+    assert muster.last_checkpoint() is None
+    with pytest.raises(muster.CheckpointNotSaved, match="use s3://"):
+        muster.save_checkpoint(1, text("x"))
