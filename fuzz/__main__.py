@@ -29,13 +29,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON at the end")
     parser.add_argument("--fleet", action="store_true", help="teams, balloons, joins and scaling beside the scheduler")
     parser.add_argument("--health", action="store_true", help="remediation and preflight beside the scheduler")
+    parser.add_argument("--restoring", action="store_true", help="training jobs with damaged checkpoints")
     parser.add_argument("--nodes-from", type=Path, help="draw the nodes of such runs from a node list of OpenB's form")
     parser.add_argument("--pods-from", type=Path, help="draw what they ask for from a trace (see docs/simulate.md)")
     options = parser.parse_args(arguments)
     if bool(options.nodes_from) != bool(options.pods_from) or (options.nodes_from and not options.fleet):
         parser.error("--nodes-from and --pods-from belong together, and to --fleet")
-    if options.health and options.fleet:
-        parser.error("--health and --fleet are different runs")
+    if options.health + options.fleet + options.restoring > 1:
+        parser.error("--health, --fleet and --restoring are different runs")
     try:
         mode = _mode(options)
     except BadTrace as error:
@@ -65,6 +66,8 @@ def _say(came: Summary) -> None:
 def _mode(options: argparse.Namespace) -> Mode:
     if options.health:
         return Mode("python -m fuzz --health", health=True)
+    if options.restoring:
+        return Mode("python -m fuzz --restoring", restoring=True)
     if not options.fleet:
         return Mode()
     if options.nodes_from is None:

@@ -34,6 +34,7 @@ class NoRankInAPartBoundGang(PatientChecker):
         self._directed: set[tuple[str, int]] = set()
         self._runs: dict[str, int] = {}
         self._saved: dict[str, int] = {}
+        self._lost = set[str]()  # jobs of which a checkpoint was quarantined: an acknowledged step may be lost
         ranks.listeners.append(self._look)
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
@@ -51,6 +52,8 @@ class NoRankInAPartBoundGang(PatientChecker):
         """Note when attempts begin, and which are said to run."""
         attempt = int(new.get("attempt", 0))
         self._began.setdefault((name, attempt), self.view.now)
+        if new.get("quarantinedCheckpoints"):
+            self._lost.add(name)
         if new.get("phase") == "Running":
             self._directed.add((name, attempt))
 
@@ -84,11 +87,14 @@ class NoRankInAPartBoundGang(PatientChecker):
             self.fail(f"{what}, in which its gang was never whole")
         elif not whole and self.view.now - since > self.stale_s:
             self.fail(f"{what}, {self.view.now - since:.1f} s after its gang was whole")
-        elif one.node_rank == 0 and name not in self.view.edited and one.step < self._saved.get(one.identity.job, 0):
+        elif one.node_rank == 0 and self._keeps(name) and one.step < self._saved.get(one.identity.job, 0):
             saved = self._saved[one.identity.job]
             self.fail(f"{what} from step {one.step}, though a checkpoint of step {saved} was acknowledged")
         else:
             self._not_twice(one, gang, what)
+
+    def _keeps(self, name: str) -> bool:
+        return name not in self.view.edited and name not in self._lost
 
     def _is_there(self, gang: str) -> bool:
         """Whether a supervisor runs in each slot, though a kubelet that was cut off is yet to say that its pod runs."""

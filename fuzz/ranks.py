@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,11 @@ STEP_S = 2.0
 SAVED_STEPS = 3
 
 
+def is_damaged(job: str, step: int) -> bool:
+    """Returns whether this checkpoint of a job is damaged, if its ranks look at it. The first one never is."""
+    return step > SAVED_STEPS and zlib.crc32(f"{job} {step}".encode()) % 2 == 0
+
+
 class AttemptTruth:
     """What really became of an attempt.
 
@@ -27,6 +33,7 @@ class AttemptTruth:
         slots: by node rank.
         ended: node ranks that ended well.
         reported: the controller acknowledged the last step.
+        restored: the checkpoint from which the ranks of each node train, by node rank: path and step.
         contradiction: what two directives of it say differently; "" where they agree.
     """
 
@@ -34,6 +41,7 @@ class AttemptTruth:
         self.launcher, self.nodes = launcher, nodes
         self.slots: dict[int, int] = {}
         self.ended = set[int]()
+        self.restored: dict[int, tuple[str, int]] = {}
         self.reported = False
         self.contradiction = ""
 
@@ -74,6 +82,10 @@ class JobProgram(Program):
         truth = self.attempts[attempt]
         running = sum(one.state == "running" and one.attempt == attempt for one in self._supervisors())
         return truth.nodes == running + len(truth.ended)
+
+    def restored(self, attempt: int, node_rank: int, path: str, step: int) -> None:
+        """Note it."""
+        self.attempts[attempt].restored[node_rank] = path, step
 
     def reported(self, attempt: int) -> None:
         """Note it."""
@@ -116,12 +128,15 @@ class Ranks(SupervisorRuntime):
         """As long as the job was drawn to take, and on each node as long as its share says."""
         drawn = self._jobs[job]
         steps = max(1, round(drawn.runs_s / STEP_S))
+        last = drawn.size - 1
         return Work(
             stop_s=self._stop_s,
             step_s=STEP_S,
             steps=steps,
             saved_steps=SAVED_STEPS,
             answers=drawn.answers,
+            restores=drawn.restores,
+            damaged=lambda step, node_rank: is_damaged(job, step) and node_rank == min(1, last),
             shares=drawn.rank_shares,
         )
 

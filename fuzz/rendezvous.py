@@ -18,7 +18,7 @@ class _Question:
 
 def serve(server: RendezvousServer) -> Serve:
     """Returns a replica's handler for requests of supervisors and of ranks."""
-    handlers = {"/v1/supervise": server.supervise, "/v1/report": server.report}
+    handlers = {"/v1/supervise": server.supervise, "/v1/report": server.report, "/v1/restore": server.restore}
 
     async def answer(path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         response = await handlers[path](_Question(headers, body))

@@ -36,6 +36,7 @@ from fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest, NoWriteWithoutPre
 from fuzz.rankchecks import NoRankInAPartBoundGang
 from fuzz.ranks import Ranks
 from fuzz.replica import BIND_DEADLINE_S, HOLD_S, LEASE_NAMESPACE, SCHEDULER_ONLY, SETTINGS, Replica
+from fuzz.restorechecks import TrainsFromOneGoodCheckpoint
 from fuzz.roads import RoadWeather, WeatheredRoads
 from fuzz.scenario import NodeFault, ReplicaFault, Scenario
 from fuzz.shapes import LABEL_ZONE, kind_of, zone
@@ -212,6 +213,7 @@ class Run:
         NoJobFails(self.view, scenario.stale_s)
         SucceededMeansDone(self.view, scenario.stale_s, ranks)
         RecordStays(self.view, scenario.stale_s, ranks)
+        TrainsFromOneGoodCheckpoint(self.view, scenario.stale_s, ranks)
         lost = NothingLostWhenAsked(
             self.view, scenario.stale_s, ranks, {job.name: job for job in jobs}, scenario.disturbed_until
         )

@@ -26,6 +26,10 @@ TRAINED = 0.4
 """Share of runs in which the controller of training jobs carries the gangs, and not a model that never fails."""
 
 
+_DRAWS = 50
+"""Draws, one of which has training jobs: none has them with a probability of 0.6 ** 50."""
+
+
 class NodeFault(msgspec.Struct, frozen=True):
     """A fault of a node from `start` to `end`: `lost`, `deleted` (then registered again), `cordoned`, `unready`."""
 
@@ -263,3 +267,17 @@ def draw_replica_faults(rng: random.Random, replicas: int) -> tuple[ReplicaFault
         back_s = rng.choice((0.1, rng.uniform(0, 40)))
         found.append(ReplicaFault(kind, rng.randrange(replicas), rng.uniform(0, FAULTS_S), steps, back_s))
     return tuple(found)
+
+
+def restoring_scenario(seed: int) -> Scenario:
+    """Draw a run of training jobs that agree on the checkpoint that they restore, and some of these are damaged."""
+    number = seed * _DRAWS
+    drawn = next(each for each in map(scenario, range(number, number + _DRAWS)) if each.trained)
+    jobs = tuple(_restoring(job) if job.grace_s and not job.single else job for job in drawn.jobs)
+    return msgspec.structs.replace(drawn, seed=seed, jobs=jobs)
+
+
+def _restoring(job: JobSpec) -> JobSpec:
+    """The job with restores, and with ranks that fail after its first checkpoints."""
+    more = tuple(share * job.runs_s + 8.0 for share in (0.3, 0.6))
+    return msgspec.structs.replace(job, restores=True, restarts=job.restarts or more)

@@ -70,6 +70,7 @@ class JobSpec(msgspec.Struct, frozen=True):
         launcher: of its ranks.
         restartable: what it declares: that it may be stopped and started again at little cost, or not, or nothing.
         answers: it saves its work and leaves soon after it is asked to; else it is stopped after its grace.
+        restores: its ranks agree on the checkpoint that they restore; some of its checkpoints are damaged.
         rank_shares: how much of its work the ranks of each node do, by node rank in turn; all of it where empty.
     """
 
@@ -100,6 +101,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     rank_shares: tuple[float, ...] = ()
     restartable: bool | None = None
     answers: bool = False
+    restores: bool = False
 
     @property
     def path(self) -> str:

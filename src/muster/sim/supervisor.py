@@ -29,6 +29,8 @@ class Work:
         steps: number of steps of the program; None: it runs for ever.
         saved_steps: number of steps between two checkpoints that the program saves by itself; None: it saves none.
         answers: when the controller asks for a checkpoint, the program saves its last step at once.
+        restores: before it trains, the ranks of each node report whether they could read the checkpoint.
+        damaged: returns whether the ranks of a node (its step, its node rank) find a checkpoint damaged.
         shares: shares of `steps` that the ranks of the nodes do, repeated over the node ranks; empty: all do all steps.
     """
 
@@ -38,6 +40,8 @@ class Work:
     steps: int | None = None
     saved_steps: int | None = None
     answers: bool = False
+    restores: bool = False
+    damaged: Callable[[int, int], bool] = lambda step, node_rank: False
     shares: tuple[float, ...] = ()
 
     def steps_of(self, node_rank: int) -> float:
@@ -56,6 +60,9 @@ class Program:
     def together(self, attempt: int) -> bool:
         """Return whether every node of the attempt runs or has ended well. Otherwise ranks cannot finish a step."""
         return True
+
+    def restored(self, attempt: int, node_rank: int, path: str, step: int) -> None:
+        """Record that a node trains from this checkpoint, because the controller said that all nodes have read it."""
 
     def reported(self, attempt: int) -> None:
         """Record that node rank 0 reported its last step, and that the controller acknowledged it."""
@@ -206,12 +213,12 @@ class SimSupervisor:
         self.state, self.attempt, self._last_begun, self._exit = "running", number, number, None
         self.node_rank = int(run["nodeRank"])
         self._ranks.begun(number, self.node_rank, self.identity.slot, run)
-        step = int((run.get("checkpoint") or {}).get("step", 0))
+        checkpoint = run.get("checkpoint") or {}
         if self.node_rank == 0:
-            self.step = step
-            self._program = self._spawn(self._train(number, waits=run["launcher"] == "mpi"))
+            self.step = int(checkpoint.get("step", 0))
+            self._program = self._spawn(self._train(number, checkpoint, waits=run["launcher"] == "mpi"))
         elif self._work.steps is not None:
-            self._program = self._spawn(self._compute(number, step))
+            self._program = self._spawn(self._compute(number, checkpoint))
         self._report()
 
     def _ended(self, code: int, signal: int) -> None:
@@ -258,9 +265,38 @@ class SimSupervisor:
 
     # ---- the program of node rank 0
 
-    async def _train(self, attempt: int, *, waits: bool) -> None:
+    async def _restore(self, attempt: int, checkpoint: dict[str, Any]) -> int:
+        """Agree with the other nodes on the checkpoint, as the SDK does; returns its step."""
+        step = int(checkpoint.get("step", 0))
+        if not self._work.restores:
+            return step
+        while checkpoint:
+            path, step = checkpoint["path"], int(checkpoint["step"])
+            ok = not self._work.damaged(step, self.node_rank)
+            body = {"attempt": attempt, "path": path, "nodeRank": self.node_rank, "ok": ok}
+            body |= {} if ok else {"reason": "Checksum", "message": "it is damaged"}
+            try:
+                status, answer = await self._report_link.post("/v1/restore", self._token, body, 30.0)
+            except (OSError, EOFError, ValueError, KeyError, TimeoutError):
+                status, answer = 0, {}
+            verdict = answer.get("verdict")
+            if status != 200:
+                self._report_link.cut()
+                await asyncio.sleep(self._work.step_s)
+            elif verdict == "go":
+                self._ranks.restored(attempt, self.node_rank, path, step)
+                return step
+            elif verdict == "older":
+                checkpoint = answer["checkpoint"]
+            elif verdict != "wait":
+                self._ended(1, 0)
+                await asyncio.get_running_loop().create_future()
+        return 0
+
+    async def _train(self, attempt: int, checkpoint: dict[str, Any], *, waits: bool) -> None:
         """Run the program of node rank 0 to its last step. A launcher then `waits` for the ranks of all other nodes."""
         await asyncio.sleep(self._work.launch_s)
+        self.step = await self._restore(attempt, checkpoint)
         asked = False
         while True:
             if self.step >= self._work.steps_of(0):
@@ -299,9 +335,10 @@ class SimSupervisor:
                 continue
             await asyncio.sleep(self._work.step_s)
 
-    async def _compute(self, attempt: int, step: int) -> None:
+    async def _compute(self, attempt: int, checkpoint: dict[str, Any]) -> None:
         """Run the program of another node, whose ranks do not report."""
         await asyncio.sleep(self._work.launch_s)
+        step = await self._restore(attempt, checkpoint)
         while step < self._work.steps_of(self.node_rank):
             step += self._ranks.together(attempt)
             await asyncio.sleep(self._work.step_s)
