@@ -293,12 +293,13 @@ def test_many_threads_share_a_store(store: Store) -> None:
 
 
 FORKING = """
-import os, sys
+import os, signal, sys
 from muster.sdk.data import Access, StoreError, open_store
 store = open_store(sys.argv[1], Access(sys.argv[2], "us-east-1", sys.argv[3]), 10)
 store.put("x", b"1")
 child = os.fork()
 if not child:
+    signal.alarm(20)
     try:
         store.read("x")
     except StoreError as error:
