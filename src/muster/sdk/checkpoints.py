@@ -7,6 +7,7 @@ beside the checkpoint (`muster.sdk.records`) names the job that wrote it. A job 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -108,7 +109,8 @@ def save_checkpoint(
         background: whether to return a `Saving` as soon as `write` has returned. The rest happens in a thread, and the
             program may change its tensors.
         cursor: the position in the training data (`Stream.cursor()`), stored with the checkpoint.
-        skipped: samples that were skipped (`Stream.skipped`), stored with the checkpoint.
+        skipped: samples that this rank skipped (`Stream.skipped`), stored with the checkpoint. If the save is sharded,
+            those of all ranks are.
         keep_every: the first checkpoint at or after each multiple of so many steps stays for ever; 0 for none.
         verify: "size" compares sizes and ETags before older checkpoints are removed; "full" also reads all bytes.
         unfinished_max: number of background saves that may be unfinished. A further one waits.
@@ -122,6 +124,12 @@ def save_checkpoint(
     """
     if verify not in ("size", "full"):
         raise ValueError(f'save_checkpoint(verify=...) must be "size" or "full", not {verify!r}')
+    if cursor is not None and not isinstance(cursor, str):
+        raise ValueError("save_checkpoint(cursor=...) must be a string, such as Stream.cursor() gives")
+    try:
+        json.dumps(list(skipped), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"save_checkpoint(skipped=...) must be values that JSON can represent: {error}") from None
     if place.rank() != 0 and not sharded:
         return None
     step = int(step)
@@ -194,7 +202,7 @@ def _save_in_folder(
     path, temporary = os.path.join(folder, name), os.path.join(folder, f".writing-{name}-{os.getpid()}")
     record = records.new(name, step, place.attempt(), os.path.basename(temporary))
     _remove(temporary)
-    _record(folder, record)
+    write_record(folder, record)
     try:
         write(temporary)
         flush(temporary)
@@ -215,7 +223,7 @@ def _save_in_folder(
     except BaseException:
         process().failed.add(name)
         raise
-    _record(folder, record._replace(confirmed=time.time()))
+    write_record(folder, record._replace(confirmed=time.time()))
     saved = Checkpoint(path, step)
     note_committed(saved)
     prune(folder, rules, {path, began_from.path if began_from else ""})
@@ -256,7 +264,7 @@ def _finished(folder: str) -> Iterator[tuple[tuple[int, int, int], str]]:
                 yield order, os.path.join(folder, name)
 
 
-def _record(folder: str, record: records.Record) -> None:
+def write_record(folder: str, record: records.Record) -> None:
     """Write the record. If that fails, the checkpoint counts nevertheless, but is never removed."""
     try:
         records.write(folder, record)
@@ -283,12 +291,11 @@ def prune(folder: str, rules: Retention, protected: set[str]) -> None:
     ours = [each for each in records.read(folder) if each.uid == mine.uid and each.temporary]
     ours = [each for each in ours if each.attempt <= mine.attempt]
     handed = os.path.realpath(os.environ.get("MUSTER_CHECKPOINT") or os.devnull)
-    for index, each in enumerate(
-        ours
-    ):  # the attempt began from it, so it was confirmed: the writer died before it noted that
+    for index, each in enumerate(ours):
+        # the attempt began from it, so it was confirmed: the writer died before it noted that
         if not each.confirmed and os.path.realpath(os.path.join(folder, each.name)) == handed:
             ours[index] = each._replace(confirmed=each.written)
-            _record(folder, ours[index])
+            write_record(folder, ours[index])
     for each in retention.obsolete_in_folder(folder, ours, rules, protected):
         path, temporary = os.path.join(folder, each.name), os.path.join(folder, each.temporary)
         records.remove_manifest(folder, each.name)

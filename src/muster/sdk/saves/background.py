@@ -12,6 +12,7 @@ from muster.sdk import reports
 from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import files
+from muster.sdk.saves.process import process
 from muster.sdk.saves.save import Heartbeat, Save, Wanted, log
 from muster.sdk.saves.saving import Saving
 
@@ -49,6 +50,7 @@ def _dropped(wanted: Wanted, folder: str, blocked_s: float) -> Saving:
     error = CheckpointNotSaved(message, temporary=True)
     log(message)
     reports.problem(wanted.step, folder, message)
+    process().count(wanted.step)  # other ranks may have room, and names of checkpoints must stay the same on all
     if not wanted.background:
         raise error
     handle = Saving(wanted.step, folder, blocked_s)

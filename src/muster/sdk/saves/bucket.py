@@ -11,6 +11,7 @@ from muster.sdk.data.errors import NotFound
 from muster.sdk.data.store import ObjectInfo, Store
 from muster.sdk.saves import layout, manifest, parallel
 from muster.sdk.saves.manifest import BadCheckpoint, Manifest
+from muster.sdk.saves.process import process
 
 _RECORD_BYTES_MAX = 64 * 1024
 
@@ -48,9 +49,15 @@ class Bucket:
 
     def read_records(self) -> list[records.Record]:
         """All records, oldest first. Objects that are not records are left alone."""
-        keys = [each.key for each in self.store.list(records.FOLDER + "/") if each.size_bytes <= _RECORD_BYTES_MAX]
-        found = [each for each in parallel.each(self._record, keys) if each is not None]
-        return sorted(found, key=lambda each: (each.written, each.step))
+        found = [each for each in self.store.list(records.FOLDER + "/") if each.size_bytes <= _RECORD_BYTES_MAX]
+        known = process().records
+        new = [each for each in found if not each.etag or known.get(each.key, ("", None))[0] != each.etag]
+        for info, record in zip(new, parallel.each(lambda info: self._record(info.key), new)):
+            known[info.key] = (info.etag, record)
+        for key in {*known} - {each.key for each in found}:
+            del known[key]
+        read = [known[each.key][1] for each in found]
+        return sorted((each for each in read if each is not None), key=lambda each: (each.written, each.step))
 
     def record(self, name: str) -> records.Record | None:
         """A checkpoint's record; None without one."""

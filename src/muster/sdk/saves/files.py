@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 from muster.sdk import place
 from muster.sdk.errors import CheckpointNotSaved
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _CHUNK_BYTES = 1 << 20
 
 
@@ -24,26 +25,33 @@ class LocalFile(NamedTuple):
     path: str
 
 
-def inside(path: str) -> list[LocalFile]:
-    """The files at a path, sorted by name. Raises CheckpointNotSaved for anything that is not a file or folder."""
+def inside(path: str, strict: bool = True) -> list[LocalFile]:
+    """The files at a path, sorted by name.
+
+    Links to folders, broken links, sockets and the like cannot be uploaded. Raises CheckpointNotSaved for them, unless
+    `strict` is False: then they are left out.
+    """
     if not os.path.isdir(path):
-        return [LocalFile("", _regular(path))]
+        return [LocalFile("", path)] if _regular(path, strict) else []
     found = []
-    for folder, _, names in os.walk(path):
-        for name in names:
+    for folder, folders, names in os.walk(path):
+        for name in [*names, *(each for each in folders if os.path.islink(os.path.join(folder, each)))]:
             full = os.path.join(folder, name)
-            found.append(LocalFile(os.path.relpath(full, path).replace(os.sep, "/"), _regular(full)))
+            if _regular(full, strict):
+                found.append(LocalFile(os.path.relpath(full, path).replace(os.sep, "/"), full))
     return sorted(found)
 
 
-def _regular(path: str) -> str:
+def _regular(path: str, strict: bool) -> bool:
     try:
         regular = stat.S_ISREG(os.stat(path).st_mode)
     except OSError as error:
-        raise CheckpointNotSaved(f"write() left nothing readable at {path}: {error.strerror}") from error
-    if not regular:
-        raise CheckpointNotSaved(f"write() made {path}, which is not a file or folder: a checkpoint has only those")
-    return path
+        if strict:
+            raise CheckpointNotSaved(f"write() left nothing readable at {path}: {error.strerror}") from error
+        return False
+    if strict and not regular:
+        raise CheckpointNotSaved(f"write() made {path}, which is not a file or an ordinary folder")
+    return regular
 
 
 def checksum(path: str) -> tuple[int, str]:
@@ -102,7 +110,7 @@ def remove_copy(path: str) -> None:
 
 def no_space(error: OSError, path: str) -> CheckpointNotSaved | None:
     """The error for a full disk, with the fix; None if it is another error."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno not in FULL:
         return None
     return CheckpointNotSaved(
         f"the copy of the checkpoint on this node does not fit into {os.path.dirname(path)}: free space there, or set "

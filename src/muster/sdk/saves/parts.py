@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from muster.sdk import place
 from muster.sdk.errors import CheckpointNotSaved
@@ -27,6 +27,7 @@ class Part(NamedTuple):
         rank: the rank.
         world_size: number of ranks of the job.
         shards: its shards.
+        skipped: samples that the rank skipped, as the program gave them.
         problem: why the rank has not saved its shards; "" if it has.
     """
 
@@ -34,6 +35,7 @@ class Part(NamedTuple):
     rank: int
     world_size: int
     shards: tuple[Shard, ...]
+    skipped: tuple[Any, ...] = ()
     problem: str = ""
 
 
@@ -41,7 +43,8 @@ def encode(part: Part) -> bytes:
     """The bytes of a part record."""
     said = {
         "version": manifest.VERSION, "save": part.save, "rank": part.rank, "worldSize": part.world_size,
-        "problem": part.problem, "shards": [manifest.shard_as_json(each) for each in part.shards],
+        "problem": part.problem, "skipped": part.skipped,
+        "shards": [manifest.shard_as_json(each) for each in part.shards],
     }  # fmt: skip
     return json.dumps(said, separators=(",", ":")).encode()
 
@@ -53,7 +56,8 @@ def parse(data: bytes) -> Part | None:
         if said["version"] != manifest.VERSION:
             return None
         shards = tuple(manifest.shard_from_json(each) for each in said["shards"])
-        part = Part(str(said["save"]), int(said["rank"]), int(said["worldSize"]), shards, str(said["problem"]))
+        skipped = tuple(said["skipped"])
+        part = Part(str(said["save"]), int(said["rank"]), int(said["worldSize"]), shards, skipped, str(said["problem"]))
     except (ValueError, TypeError, KeyError, BadCheckpoint):
         return None
     return part if all(each.rank == part.rank for each in part.shards) else None
@@ -82,8 +86,8 @@ def gather(
     world_size: int,
     deadline: float,
     waiting: Callable[[str], object],
-) -> tuple[Shard, ...]:
-    """Wait until the parts of all ranks are there, and return their shards.
+) -> list[Part]:
+    """Wait until the parts of all ranks are there, and return them in the order of ranks.
 
     Args:
         read: returns the parts that exist now, by rank.
@@ -103,7 +107,7 @@ def gather(
                 raise CheckpointNotSaved(f"rank {rank} did not save its shards: {part.problem}", temporary=True)
         missing = [rank for rank in range(world_size) if rank not in found]
         if not missing:
-            return manifest.in_order([shard for part in found.values() for shard in part.shards])
+            return [found[rank] for rank in range(world_size)]
         now = time.monotonic()
         named = ", ".join(map(str, missing[:_NAMED_MAX])) + (", ..." if len(missing) > _NAMED_MAX else "")
         if now >= deadline:
@@ -123,3 +127,17 @@ def number_of_run() -> int:
     """A number of this run for names of checkpoints; 0 under Muster, where names contain the attempt."""
     run = os.environ.get(RUN_ID, "")
     return 0 if place.attempt() or not run else 1000 * (1 + int(manifest.digest(run.encode())[:8], 16))
+
+
+def shards_of(parts: Sequence[Part]) -> tuple[Shard, ...]:
+    """The shards of all ranks, sorted by key."""
+    return manifest.in_order([shard for part in parts for shard in part.shards])
+
+
+def skipped_of(parts: Sequence[Part]) -> tuple[Any, ...]:
+    """The samples that any rank skipped, each one once, in the order of ranks."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        for each in part.skipped:
+            found.setdefault(json.dumps(each, sort_keys=True), each)
+    return tuple(found.values())

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.sdk.records import Record
 
 
 class Process:
@@ -13,9 +17,10 @@ class Process:
         in_flight: names of checkpoints that are being saved.
         failed: names of checkpoints whose save failed in this process.
         again: number of saves of each step so far.
-        checked: names of checkpoints whose objects were compared with their manifest.
+        records: records in the object store by key, each with its ETag, so that each version is read once.
         began: path of the checkpoint that `load_checkpoint` returned; "" before.
         loads: number of calls of `load_checkpoint`.
+        noted_start: whether the record of the checkpoint from which the attempt began was brought up to date.
     """
 
     def __init__(self) -> None:
@@ -27,6 +32,7 @@ class Process:
         self.began = ""
         self.loads = 0
         self.noted_start = False
+        self.records: dict[str, tuple[str, Record | None]] = {}
 
     def count(self, step: int) -> int:
         """How often this step was saved before; counts this time."""

@@ -11,11 +11,11 @@ from typing import Callable, TypeVar
 
 from muster.sdk import checkpoints, place
 from muster.sdk.checkpoints import Checkpoint
-from muster.sdk.data.errors import Forbidden, NotFound, ObjectChanged, StoreError
+from muster.sdk.data.errors import Forbidden, NotFound, StoreError
 from muster.sdk.data.store import Store
 from muster.sdk.data.wire import CacheUnavailable
 from muster.sdk.errors import NoGoodCheckpoint
-from muster.sdk.saves import agreement, bucket, folders, layout, marks, node_shards
+from muster.sdk.saves import agreement, bucket, files, folders, layout, marks, node_shards
 from muster.sdk.saves.agreement import Chosen, Outcome
 from muster.sdk.saves.checkpoint_files import CheckpointFiles, Source
 from muster.sdk.saves.manifest import BadCheckpoint, Manifest, Shard
@@ -64,11 +64,16 @@ class BucketSource(Source):
         try:
             with open(path, "wb") as file:
                 sink = bucket.Digesting(file)
-                self._store.read_into(shard.key, sink, etag=shard.etag)  # type: ignore[arg-type]
+                self._store.read_into(shard.key, sink)  # type: ignore[arg-type]
         except NotFound:
             raise BadCheckpoint("Missing", f"shard {shard.key} is missing in {self._store.url}") from None
-        except ObjectChanged as error:
-            raise BadCheckpoint("Checksum", f"shard {shard.key} changed after it was saved: {error}") from error
+        except OSError as error:
+            if error.errno in files.FULL:
+                where = os.path.dirname(self.root)
+                raise OSError(
+                    error.errno, f"the checkpoint does not fit on this node: free space in {where}"
+                ) from error
+            raise
         except Forbidden as error:
             self._only_this(error)
             raise BadCheckpoint("Read", f"shard {shard.key} cannot be read: {error}") from error
@@ -233,7 +238,7 @@ class _Scratch:
     def __enter__(self) -> str:
         if self._shared:
             return self._shared
-        self._own = tempfile.mkdtemp(prefix="muster-load-")
+        self._own = tempfile.mkdtemp(prefix="muster-load-", dir=files.save_folder())
         return self._own
 
     def __exit__(self, *exc: object) -> None:

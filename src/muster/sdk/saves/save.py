@@ -44,7 +44,6 @@ class Save:
     Args:
         wanted: the arguments of the call.
         folder: the job's folder or URL.
-        late: whether training continues while it runs.
 
     Attributes:
         path: where the checkpoint will be.
@@ -132,7 +131,7 @@ class Save:
 
     def _store(self, target: Target) -> bytes | None:
         """Upload; returns the manifest on rank 0 and None on other ranks."""
-        wanted = self.wanted
+        wanted, skipped = self.wanted, self.wanted.skipped
         try:
             shards = target.upload(self._local)
         except BaseException as error:
@@ -140,12 +139,15 @@ class Save:
             raise
         self._shards = shards
         if wanted.sharded:
-            target.put_part(Part(self._id, place.rank(), place.world_size(), shards))
+            ranks = place.world_size()
+            target.put_part(Part(self._id, place.rank(), ranks, shards, skipped))
             if place.rank():
                 return None
-            ranks = place.world_size()
-            shards = parts.gather(target.parts, self._id, ranks, self._deadline, self._waiting)
-        data = manifest.encode(manifest.new(wanted.step, wanted.sharded, wanted.cursor, wanted.skipped, shards))
+            found = parts.gather(target.parts, self._id, ranks, self._deadline, self._waiting)
+            shards, skipped = parts.shards_of(found), parts.skipped_of(found)
+        data = manifest.encode(manifest.new(wanted.step, wanted.sharded, wanted.cursor, skipped, shards))
+        if len(data) > manifest.BYTES_MAX:
+            raise CheckpointNotSaved(f"{self.path} has {len(shards)} files, too many for one manifest: write fewer")
         target.publish(data)
         return data
 
@@ -195,7 +197,7 @@ class Save:
         if self._target is None or not self.wanted.sharded or not place.rank():
             return
         with contextlib.suppress(StoreError, OSError):  # rank 0 then waits until the deadline
-            self._target.put_part(Part(self._id, place.rank(), place.world_size(), (), f"{error}"[:512]))
+            self._target.put_part(Part(self._id, place.rank(), place.world_size(), (), (), f"{error}"[:512]))
 
     def _failed(self, error: BaseException) -> None:
         process().failed.add(self._name)

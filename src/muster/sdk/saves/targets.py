@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 
-from muster.sdk import place, records
+from muster.sdk import checkpoints, place, records
 from muster.sdk.data.errors import AlreadyExists, NotFound
 from muster.sdk.errors import CheckpointNotSaved
 from muster.sdk.saves import durable, files, layout, manifest, parallel, parts
@@ -173,9 +173,8 @@ class FolderTarget(Target):
 
     def begin(self) -> None:
         """Write the record."""
-        with contextlib.suppress(OSError):
-            if place.rank() == 0 or not records.exists(self.folder, self.name):
-                records.write(self.folder, self._record)
+        if place.rank() == 0 or not records.exists(self.folder, self.name):
+            checkpoints.write_record(self.folder, self._record)
 
     def upload(self, local: str) -> tuple[Shard, ...]:
         """Store this rank's files, and return their checksums."""
@@ -221,8 +220,7 @@ class FolderTarget(Target):
     def confirm(self) -> None:
         """Note the confirmation."""
         self._record = self._record._replace(confirmed=time.time())
-        with contextlib.suppress(OSError):
-            records.write(self.folder, self._record)
+        checkpoints.write_record(self.folder, self._record)
 
     def discard(self) -> None:
         """Remove everything."""
@@ -246,4 +244,4 @@ def shards_of(path: str, rank: int, prefix: str = "") -> tuple[Shard, ...]:
         key = "/".join(each for each in (prefix, file.name) if each) or manifest.SINGLE_FILE
         return Shard(key, rank, size, sha256)
 
-    return manifest.in_order(parallel.each(shard, files.inside(path)))
+    return manifest.in_order(parallel.each(shard, files.inside(path, strict=False)))

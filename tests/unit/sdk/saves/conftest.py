@@ -16,7 +16,8 @@ from muster.sdk.errors import StaleAttempt
 from muster.sdk.saves import background, bucket, process
 from tests.support.memorystore import Bucket, Killed, MemoryStore
 
-BASE = "mem://bucket/ckpt/train-uid"
+BASE = "memory://bucket/ckpt/train-uid"
+PREFIX = BASE.partition("://")[2]
 
 
 @dataclasses.dataclass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ import muster
 from muster.sdk.data.errors import Forbidden, StoreError, Unavailable
 from muster.sdk.saves import manifest
 from muster.sdk.saves.manifest import BadCheckpoint, Manifest, Shard
-from tests.unit.sdk.saves.conftest import BASE, Job, read, text
+from tests.support.memorystore import MemoryStore
+from tests.unit.sdk.saves.conftest import PREFIX, Job, read, text
 
 GOOD: dict[str, Any] = {
     "version": 1, "job": "train", "uid": "uid", "attempt": 1, "step": 4, "worldSize": 2, "sharded": True,
@@ -82,7 +85,7 @@ def test_larger_manifest_than_the_limit_is_not_read(job: Job, monkeypatch: pytes
     with pytest.raises(muster.NoGoodCheckpoint):
         muster.load_checkpoint(read)
     assert job.controller.outcomes[0]["reason"] == "Manifest"
-    assert ("read", f"{BASE[6:]}/step-00000001-attempt-1/manifest.json") not in job.bucket.operations
+    assert ("read", f"{PREFIX}/step-00000001-attempt-1/manifest.json") not in job.bucket.operations
 
 
 def fail(job: Job, error: type[StoreError], operation: str, part: str) -> None:
@@ -195,8 +198,43 @@ def test_write_that_makes_nothing_is_named(job: Job) -> None:
         muster.save_checkpoint(1, lambda path: None)
 
 
+def test_link_to_a_folder_is_named_and_not_left_out(job: Job) -> None:
+    def write(path: str) -> None:
+        os.makedirs(f"{path}/real")
+        Path(path, "real", "a").touch()
+        os.symlink("real", f"{path}/link")
+
+    with pytest.raises(muster.CheckpointNotSaved, match="link, which is not a file"):
+        muster.save_checkpoint(1, write)
+    job.monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(job.folder / "ckpt"))
+    assert muster.save_checkpoint(2, write) is not None  # in a folder it is what it was
+
+
+def test_full_disk_during_a_load_names_the_folder(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    muster.save_checkpoint(1, text("x"))
+    job.start(2)
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MemoryStore, "read_into", full)
+    with pytest.raises(OSError, match=r"does not fit on this node: free space in .*restore"):
+        muster.load_checkpoint(read)
+
+
+def test_records_that_did_not_change_are_read_once(job: Job) -> None:
+    for step in range(1, 6):
+        muster.save_checkpoint(step, text("x"), keep=9)
+    job.bucket.operations.clear()
+    muster.save_checkpoint(6, text("x"), keep=9)
+    reads = [key for operation, key in job.bucket.operations if operation == "read" and "/.muster/" in key]
+    assert {each.rpartition("/")[2] for each in reads} == {"step-00000006-attempt-1.json"}
+
+
 def test_arguments_are_checked(job: Job) -> None:
-    for options in ({"verify": "sometimes"}, {"background": True, "unfinished_max": 0}):
+    for options in (
+        {"verify": "sometimes"}, {"background": True, "unfinished_max": 0}, {"cursor": 7}, {"skipped": [b"x"]},
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="save_checkpoint"):
             muster.save_checkpoint(1, text("x"), **options)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from muster.sdk import records
 from muster.sdk.data.errors import Unavailable
 from muster.sdk.saves.retention import Retention, obsolete
 from tests.support.memorystore import Killed
-from tests.unit.sdk.saves.conftest import BASE, Job, read, text
+from tests.unit.sdk.saves.conftest import PREFIX, Job, read, text
 
 
 def record(step: int, attempt: int = 1, confirmed: bool = True, bad: str = "") -> records.Record:
@@ -88,12 +88,12 @@ def test_removal_deletes_the_manifest_first_and_the_record_last(job: Job) -> Non
         muster.save_checkpoint(step, text("x"), sharded=True)
     job.bucket.operations.clear()
     muster.save_checkpoint(3, text("x"), sharded=True)
-    name = f"{BASE[6:]}/step-00000001-attempt-1"
+    name = f"{PREFIX}/step-00000001-attempt-1"
     assert [key for operation, key in job.bucket.operations if operation == "delete"] == [
         f"{name}/manifest.json",
         f"{name}/parts/rank-00000.json",
         f"{name}/rank-00000",
-        f"{BASE[6:]}/.muster/step-00000001-attempt-1.json",
+        f"{PREFIX}/.muster/step-00000001-attempt-1.json",
     ]
 
 
@@ -137,7 +137,7 @@ def test_store_that_fails_after_the_confirmation_does_not_fail_the_save(
 def test_checkpoint_whose_shard_changed_is_not_counted_and_the_older_ones_stay(job: Job) -> None:
     muster.save_checkpoint(1, text("1"))
     muster.save_checkpoint(2, text("2"))
-    key = f"{BASE[6:]}/step-00000002-attempt-1/rank-00000"
+    key = f"{PREFIX}/step-00000002-attempt-1/rank-00000"
     job.bucket.write(key, b"!")  # of the same size; its ETag differs
     muster.save_checkpoint(3, text("3"))
     assert len(job.names()) == 3

@@ -11,7 +11,7 @@ import pytest
 
 import muster
 from muster.sdk.saves import manifest
-from tests.unit.sdk.saves.conftest import BASE, Job, read, text
+from tests.unit.sdk.saves.conftest import BASE, PREFIX, Job, read, text
 
 
 def test_checkpoint_is_stored_with_a_manifest_and_loaded_in_the_next_attempt(job: Job) -> None:
@@ -62,8 +62,8 @@ def test_job_without_a_checkpoint_starts_fresh(job: Job) -> None:
     [
         (lambda job: job.change("2-attempt-1/rank-00000", lambda data: data[:-1]), "Size"),
         (lambda job: job.change("2-attempt-1/rank-00000", lambda data: bytes([data[0] ^ 1]) + data[1:]), "Checksum"),
-        (lambda job: job.bucket.objects.pop(f"{BASE[6:]}/step-00000002-attempt-1/rank-00000"), "Missing"),
-        (lambda job: job.bucket.objects.pop(f"{BASE[6:]}/step-00000002-attempt-1/manifest.json"), "Missing"),
+        (lambda job: job.bucket.objects.pop(f"{PREFIX}/step-00000002-attempt-1/rank-00000"), "Missing"),
+        (lambda job: job.bucket.objects.pop(f"{PREFIX}/step-00000002-attempt-1/manifest.json"), "Missing"),
         (lambda job: job.change("2-attempt-1/manifest.json", lambda data: data + b" "), "Manifest"),
     ],
     ids=["truncated", "bit flipped", "missing shard", "missing manifest", "another manifest"],

@@ -68,6 +68,16 @@ def test_another_world_size_sees_the_shards_of_all_ranks_or_fetches_some(job: Jo
     assert chosen[0] == (("rank-00000", "rank-00001", "rank-00002"), ["rank-00001"])
 
 
+def test_skipped_samples_of_all_ranks_are_stored_once(job: Job) -> None:
+    for rank, skipped in ((1, [[0, "b", "1"], [0, "a", "0"]]), (0, [[0, "a", "0"]])):
+        as_rank(job, rank, 2)
+        muster.save_checkpoint(5, text("x"), sharded=True, skipped=skipped)
+    as_rank(job, 0, 1, attempt=2)
+    loaded = muster.load_checkpoint(lambda files: files.skipped)
+    assert loaded is not None
+    assert loaded[0] == ([0, "a", "0"], [0, "b", "1"])
+
+
 def test_missing_rank_is_named_at_the_deadline_and_the_earlier_checkpoint_stays(job: Job) -> None:
     save(job, 5, 3)
     for rank in (2, 0):
