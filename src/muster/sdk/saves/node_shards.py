@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from typing import NamedTuple, Sequence
+from typing import Iterator, NamedTuple, Sequence
 
 from muster.sdk import place
 from muster.sdk.data import wire
@@ -26,14 +26,30 @@ FETCH_S = 120.0
 """Time for one shard, before the bucket is read."""
 FILES_MAX = 256
 """Most files of one rank and checkpoint that are given to the cache: each one is open meanwhile."""
+_PIECE_BYTES = 1 << 20
 _BROKEN = (OSError, EOFError, ValueError, KeyError, wire.ProtocolError)
 
 
 class Kept(NamedTuple):
-    """A shard on this node: a descriptor that the caller closes, and its source (`disk` or `peer`)."""
+    """A shard on this node.
+
+    Attributes:
+        descriptor: a file that begins with the shard's bytes; the caller closes it.
+        source: `disk` or `peer`.
+    """
 
     descriptor: int
     source: str
+
+    def read(self, size_bytes: int) -> Iterator[bytes]:
+        """The shard's bytes in pieces. The cache's file may be longer."""
+        offset = 0
+        while offset < size_bytes:
+            piece = os.pread(self.descriptor, min(_PIECE_BYTES, size_bytes - offset), offset)
+            if not piece:
+                return
+            offset += len(piece)
+            yield piece
 
 
 class NodeShards:
@@ -51,10 +67,11 @@ class NodeShards:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.settimeout(SILENCE_S)
-            self._socket.connect(socket_path)
+            with wire.short_address(socket_path) as address:
+                self._socket.connect(address)
             with open(ticket_path, encoding="utf-8") as file:
                 ticket = json.load(file)
-            self._ask({"op": "join", "version": wire.VERSION, "ticket": ticket})
+            self._ask({"op": "join", "ticket": ticket})
         except _BROKEN as error:
             self._socket.close()
             raise CacheUnavailable(f"the node cache did not answer: {error}") from None

@@ -96,12 +96,15 @@ class BucketSource(Source):
                     self._node = None
                 return False
         try:
-            with open(path, "wb") as file, os.fdopen(kept.descriptor, "rb") as source:
+            with open(path, "wb") as file:
                 sink = bucket.Digesting(file)
-                shutil.copyfileobj(source, sink, 1 << 20)
+                for piece in kept.read(shard.size_bytes):
+                    sink.write(piece)
             sink.compare(shard)
         except (OSError, BadCheckpoint):
             return False
+        finally:
+            os.close(kept.descriptor)
         self._count(kept.source, shard.size_bytes)
         return True
 

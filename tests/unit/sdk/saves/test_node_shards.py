@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 
 import muster
+from muster.api.cache_ticket import Peer, PeerList
 from muster.sdk.data import wire
 from muster.sdk.saves import node_shards
+from tests.support.nodecache import NodeCache, node_cache
+from tests.support.peergang import SIGNER, loopback, ticket_file
 from tests.unit.sdk.saves.conftest import Job, read, text
 
 
@@ -63,8 +67,8 @@ class Cache:
                 wire.send(connection, {"error": "missing", "message": "not here"})
                 return
             with tempfile.TemporaryFile() as file:
-                file.write(data)
-                file.seek(0)
+                file.write(data + b"what the cache notes about it")
+                file.flush()
                 frame = wire.encode({"ok": True, "length": len(data), "source": self.source})
                 connection.sendmsg([frame], wire.give_descriptors([file.fileno()]))
             return
@@ -76,7 +80,7 @@ class Cache:
 
 @pytest.fixture
 def cache(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cache]:
-    folder = Path(tempfile.mkdtemp(prefix="mc-"))  # short: a socket's path has at most 107 characters
+    folder = Path(tempfile.mkdtemp(prefix="mc-"))  # the path of a socket that listens has at most 107 characters
     ticket = tmp_path_factory.mktemp("ticket") / "ticket"
     ticket.write_text(json.dumps({"ticket": "t", "key": "k", "peers": []}))
     cache = Cache(folder / "cache.sock")
@@ -132,3 +136,40 @@ def test_cache_that_breaks_never_fails_a_save_or_a_load(job: Job, cache: Cache) 
     job.monkeypatch.setenv("MUSTER_CACHE_SOCKET", "/nowhere/cache.sock")
     saved(2, "w2")
     assert restored(job)[0] == "w2"
+
+
+@pytest.fixture
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[NodeCache, str]]]:
+    """Caches of two nodes as processes, each with the address at which the other one finds it."""
+    folder = tmp_path_factory.mktemp("nodes")
+    (folder / "ticket.pub").write_text(SIGNER.public_key + "\n")
+    addresses = loopback(2)
+    with contextlib.ExitStack() as stack:
+        options = ("--size=1Gi", "--floor=0", f"--ticket-key={folder / 'ticket.pub'}")
+        yield [
+            (stack.enter_context(node_cache(folder / str(number), *options, f"--address={address}")), address)
+            for number, address in enumerate(addresses)
+        ]
+
+
+def test_real_caches_restore_on_the_own_node_and_on_a_new_one(job: Job, nodes: list[tuple[NodeCache, str]]) -> None:
+    group = tuple(Peer(slot, address) for slot, (_, address) in enumerate(nodes))
+
+    def on(node: int, attempt: int) -> str:
+        """Become a rank of this node; returns the path of its ticket."""
+        path = job.folder / f"ticket-{node}-{attempt}"
+        path.write_text(json.dumps(ticket_file("uid", attempt, node, PeerList(group=group, partner=group[1 - node]))))
+        job.monkeypatch.setenv("MUSTER_CACHE_SOCKET", nodes[node][0].socket_path)
+        job.monkeypatch.setenv("MUSTER_CACHE_TICKET", str(path))
+        return str(path)
+
+    on(0, 1)
+    saved(1, "weights")
+    on(0, 2)
+    assert restored(job) == ("weights", {"bucket": 0, "peer": 0, "disk": 7})
+    with contextlib.closing(node_shards.NodeShards(nodes[0][0].socket_path, on(0, 3))):  # as the node's supervisor
+        on(1, 3)
+        content, sources = restored(job)
+    assert content == "weights"
+    assert sources["bucket"] == 0
+    assert sources["peer"] + sources["disk"] == 7  # the copy may be there already
