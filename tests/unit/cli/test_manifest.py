@@ -15,12 +15,15 @@ from muster.cli.jobs import manifest
 from muster.cli.jobs.archive import Archive
 from muster.cli.jobs.code_store import CONFIG_MAP_BYTES_MAX, config_map, deliver
 from muster.cli.jobs.run import build
+from muster.cli.target import Cluster
+from muster.embedded.layout import Layout
+from muster.kube.connection.config import ClusterConfig
 
 FLAGS = dict.fromkeys(
     ("name", "nodes", "min_nodes", "gpus", "ranks_per_node", "launcher", "image", "checkpoint", "time_limit",
      "backoff_limit", "stall_after", "stall_steps", "stall_first", "on_stall", "priority", "code", "code_store",
      "shm", "rdma", "ipc_lock", "host_network", "borrow", "share_nodes", "from_checkpoint",
-     "restartable")
+     "restartable", "data", "bad_shards", "store_endpoint", "store_region", "store_secret")
 ) | {"env": (), "image": "python:3.12"}  # fmt: skip
 
 
@@ -163,3 +166,45 @@ def test_a_shared_folder_is_mounted_where_the_code_lies(folder: Path, tmp_path: 
         assert manifest.checked(made).spec.template["spec"]["volumes"][0]["hostPath"]["path"] == str(store)
     with pytest.raises(BadInput, match="is not a folder"):
         deliver("/does/not/exist", archive, "a", "default", {})
+
+
+def test_options_of_the_store_apply_to_data_and_checkpoints(folder: Path) -> None:
+    store = {"store_endpoint": "http://minio:9000", "store_region": "eu", "store_secret": "keys"}
+    flags = FLAGS | store | {"data": "s3://b/data", "bad_shards": "skip", "checkpoint": "s3://b/ckpt"}
+    made, _ = build("train.py", (), None, "team", flags, None)
+    access = {"endpoint": "http://minio:9000", "region": "eu", "credentials": {"secretName": "keys"}}
+    assert made["spec"]["data"] == {"url": "s3://b/data", "badShards": "Skip", **access}
+    assert made["spec"]["checkpoint"] == {"path": "s3://b/ckpt", **access}
+    made, _ = build("train.py", (), None, "team", flags | {"checkpoint": "/ckpt"}, None)
+    assert made["spec"]["checkpoint"] == {"path": "/ckpt"}, "they do not apply to a folder"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"store_secret": "keys"}, "--store-secret goes with data or checkpoints in an object store"),
+        ({"store_region": "eu", "checkpoint": "/ckpt"}, "--store-region goes with"),
+        ({"bad_shards": "skip"}, "--bad-shards goes with --data"),
+        ({"data": "./data"}, "do not see this folder"),
+        ({"data": "s3://b?x=1"}, "spec.data.url"),
+        ({"data": "s3://b", "checkpoint": "gs://b", "store_endpoint": "http://h:1"}, "stores of different kinds"),
+        ({"data": "s3://b", "store_endpoint": "h:1"}, "is not the URL of a service"),
+        ({"data": "s3://b", "store_secret": "No Name"}, "secretName"),
+    ],
+)
+def test_bad_options_of_the_store_are_refused(folder: Path, flags: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        build("train.py", (), None, "default", FLAGS | flags, None)
+    assert message in str(refused.value)
+
+
+def test_a_folder_of_data_on_the_embedded_cluster(folder: Path) -> None:
+    data = folder / "my data"
+    data.mkdir()
+    (data / "part.tar").write_text("x")
+    embedded = Cluster(ClusterConfig(server="https://none"), "default", "embedded", Layout(folder))
+    made, archive = build("train.py", (), None, "default", FLAGS | {"data": "./my data"}, embedded)
+    assert made["spec"]["data"] == {"url": f"file://{str(data).replace(' ', '%20')}"}
+    assert archive.files == 1, "the data does not travel with the code"
+    with pytest.raises(BadInput, match="is not a folder"):
+        build("train.py", (), None, "default", FLAGS | {"data": "./none"}, embedded)
