@@ -65,7 +65,6 @@ def test_changed_object_is_an_error_and_never_mixed(running: Bench) -> None:
 
 def test_wrong_size_of_an_object_never_yields_its_blocks(running: Bench) -> None:
     key = running.put(b"0123456789")
-    assert running.read(key) == b"0123456789"
     client = running.cache.client()
     short = client.open_object("s3://data", running.access(), key, etag_of(b"0123456789"), 4)
     long = client.open_object("s3://data", running.access(), key, etag_of(b"0123456789"), 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from muster.data.cache.accounts import MAX_JOBS, OTHER, Accounts
 from muster.data.cache.blocks import Block, StoreIdentity
 from muster.data.cache.health import DiskHealth, allowed_s
 from muster.data.cache.leases import MAX_LEASES, Leases
-from muster.data.cache.opening import place_of
+from muster.data.cache.opening import drop_ambient_credentials, place_of
 from muster.data.cache.program import parse
 from muster.data.cache.rates import MAX_RATES, Rates, TooManyRates
 from muster.data.cache.trust import Trust, Who
@@ -178,6 +179,15 @@ def test_prefix_of_the_url_and_key_name_the_same_object() -> None:
     flat = place_of({"url": "s3://bucket"}, {}, schemes)
     assert deep.identity == flat.identity
     assert (deep.full("c"), deep.relative("a/b/c"), flat.full("a/b/c")) == ("a/b/c", "c", "a/b/c")
+
+
+def test_credentials_of_the_node_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a store without settings of its own could use them, or the endpoint beside them."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "GOOGLE_SERVICE_ACCOUNT", "AZURE_CLIENT_ID", "OTHER"):
+        monkeypatch.setenv(name, "x")
+    drop_ambient_credentials()
+    assert [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))] == []
+    assert os.environ["OTHER"] == "x"
 
 
 TARGET = ("store", "key", "v1")
