@@ -90,6 +90,7 @@ async def run(options: Options) -> None:
         ReaderHolder(node),
         charge=node.accounts.charge,
         pause=node.rates.take,
+        mark=node.marks.set,
     )
     node.members = node.downloads.peers = node.peering = peering
     progress = Progress()
