@@ -18,7 +18,7 @@ from muster.sdk.data.store import Store
 MAX_DOWNLOADS: Final = 16
 _THREADS: Final = 48
 """More than downloads: a thread that hangs in a system call is left behind."""
-_PEERS_S: Final = 20.0
+_PEERS_S: Final = 36.0
 """All peers together; then the bucket is asked."""
 _BASE_S: Final = 30.0
 _SLOWEST_BYTES_PER_S: Final = 1 << 20
@@ -81,6 +81,7 @@ class Downloads:
         self._rates = rates
         self._threads = ThreadPoolExecutor(_THREADS, "download")
         self._slots = asyncio.Semaphore(MAX_DOWNLOADS)
+        self._peer_slots = asyncio.Semaphore(MAX_DOWNLOADS)
 
     def close(self) -> None:
         """Start no more downloads."""
@@ -93,9 +94,11 @@ class Downloads:
 
     async def run(self, request: Request, descriptor: int, abandoned: threading.Event) -> Downloaded:
         """Write the block to an empty file. Raises StoreError, NoPeer, Busy if it was abandoned, and WriteFailed."""
-        async with self._slots:
-            if request.block.scope:
+        if request.block.scope:
+            # Not in the slots of the bucket: a node whose downloads all wait for peers could not serve its peers.
+            async with self._peer_slots:
                 return await self._from_peers(request, descriptor)
+        async with self._slots:
             return await self._from_bucket(request, descriptor, abandoned)
 
     async def _from_peers(self, request: Request, descriptor: int) -> Downloaded:

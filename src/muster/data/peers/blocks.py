@@ -18,8 +18,11 @@ from muster.data.peers.holder import STORE_CODES, Wanted
 from muster.data.peers.standing import Standing
 from muster.data.peers.transfer import Pause, receive_file
 
-SHARE: Final = 0.5
-"""A peer gets at most this share of the time that is left; the rest is for the next one and the bucket."""
+SHARE: Final = 0.7
+"""A peer gets at most this share of the time that is left; the rest is for the next one. The owner gets most: it may
+have to download the block, and if it is given up early, a slow bucket is asked again for the same bytes."""
+_ANSWER_SHARE: Final = 0.9
+"""The peer gives up after this share of its time, so that its answer still comes and the connection stays open."""
 _THREADS: Final = 4
 START_S: Final = 10.0
 """While a gang starts, its nodes wait for each other's first reader: otherwise several would download a block."""
@@ -67,6 +70,7 @@ class PeerBlocks:
             WriteFailed: the file cannot be written.
         """
         ends_s = time.monotonic() + deadline_s
+        gang.reads_since_s = gang.reads_since_s or time.monotonic()
         for peer in asked(wanted, gang.group, self._address, lambda peer: self._usable(gang, peer)):
             if not self._standing.begin(peer.address):
                 continue
@@ -95,7 +99,7 @@ class PeerBlocks:
                         sha256 = await self._ask(peer, gang, wanted, length, descriptor, limit_s, pause)
                         break
                     except PeerError as error:
-                        if error.code != Code.NO_READER or time.monotonic() > gang.began_s + START_S:
+                        if error.code != Code.NO_READER or time.monotonic() > gang.reads_since_s + START_S:
                             raise
                     await asyncio.sleep(_POLL_S)
         except (PeerError, TimeoutError) as error:
@@ -117,7 +121,7 @@ class PeerBlocks:
             "version": wanted.version,
             "size": wanted.size_bytes,
             "index": wanted.number,
-            "deadline_s": limit_s,
+            "deadline_s": limit_s * _ANSWER_SHARE,
         }
         async with self._connections.use(peer.address, gang) as stream:
             answer = await self._connections.ask(stream, request)

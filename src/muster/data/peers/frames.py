@@ -49,7 +49,7 @@ class Code:
     MISSING: Final = "missing"  # the node does not hold these bytes
     NO_ROOM: Final = "no-room"
     WRONG_BYTES: Final = "wrong-bytes"  # the bytes differ from the announced checksum
-    SLOW: Final = "slow"
+    SLOW: Final = "slow"  # no sign of life, too few bytes, or no block in time
     GONE: Final = "gone"  # the connection cannot be opened, or broke
 
 

@@ -36,6 +36,7 @@ class Gang:
         self.group = peers.group
         self.addresses: set[str] = set()
         self.began_s = time.monotonic()
+        self.reads_since_s = 0.0
         self.readers = 0
         self.idle_since_s = 0.0
         self.connections: set[asyncio.Task[None]] = set()

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 AGE_S: Final = 24 * 3600.0
 """Shards of a job without readers on this node are removed after this time."""
 SHARDS_MAX: Final = 4096
+_RETURN_S: Final = 3600.0
+"""After a restart of this process, a job's readers have this much time to come back."""
 _INDEX: Final = "kept.json"
 _CHUNK_BYTES: Final = 4 << 20
 _CHUNK_S: Final = 30.0
@@ -90,6 +92,9 @@ class KeptShards:
         for job in self._jobs.values():
             for name in [name for name in job.shards if not self._disk.has(SHARDS, name)]:
                 del job.shards[name]
+        earliest = self._now() - AGE_S + _RETURN_S
+        for job in self._jobs.values():
+            job.used_at = max(job.used_at, earliest)  # its readers may not have come back yet
         known = {name for job in self._jobs.values() for name in job.shards}
         for name in [name for name in self._disk.entries[SHARDS] if name not in known]:
             await self._disk.remove(SHARDS, name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from muster.api.cache_ticket import Peer
@@ -24,10 +25,13 @@ from muster.data.peers.transfer import Pause, receive_file
 START_S: Final = 15.0
 """While an attempt starts, the nodes that may hold shards are waited for, until their first rank has registered."""
 _POLL_S: Final = 0.25
+_ALONE_S: Final = 2.0
+"""The likely holders are asked alone for this long; then the rest of the group is asked too."""
 _FRESH_S: Final = 30.0
 """A peer's list of shards is used this long. While a job restores, it does not save."""
 _AT_ONCE: Final = 16
 _CATALOGS_MAX: Final = 4096
+_Task = asyncio.Task[frozenset[str]]
 
 
 class Found(NamedTuple):
@@ -81,23 +85,42 @@ class Restorer:
             return None
 
     async def _from_peers(self, member: Membership, gang: Gang, shard: Shard, pause: Pause) -> Found | None:
-        likely = [*([member.peers.partner] if member.peers.partner is not None else []), *member.peers.near]
-        tried: set[str] = {self._address}
-        for peers, patient in ((likely, True), (gang.group, False)):
-            for peer in await self._holders(gang, peers, shard.name, tried, patient):
-                tried.add(peer.address)
+        async with aclosing(self._holders(member, gang, shard.name)) as holders:
+            async for peer in holders:
                 found = await self._pull(peer, gang, shard, pause)
                 if found is not None:
                     return found
         self.outcomes[Code.MISSING] += 1
         return None
 
-    async def _holders(
-        self, gang: Gang, peers: Iterable[Peer], name: str, tried: set[str], patient: bool
-    ) -> list[Peer]:
-        asked = {peer.address: peer for peer in peers if peer.address not in tried}
-        catalogs = await asyncio.gather(*(self._catalog(peer, gang, patient) for peer in asked.values()))
-        return [peer for peer, names in zip(asked.values(), catalogs, strict=True) if name in names]
+    async def _holders(self, member: Membership, gang: Gang, name: str) -> AsyncGenerator[Peer]:
+        """Yield peers that have the shard, each one when it has answered. The likely ones are asked first."""
+        partners = (member.peers.partner,) if member.peers.partner is not None else ()
+        likely = self._others((*partners, *member.peers.near), ())
+        rest = self._others(gang.group, likely)
+        asking = self._ask(likely, gang, patient=True)
+        wait_s: float | None = _ALONE_S
+        try:
+            while asking or rest:
+                done = await _first(asking, wait_s)
+                for task in done:
+                    peer = asking.pop(task)
+                    if name in task.result():
+                        yield peer
+                if not done or not asking:
+                    asking |= self._ask(rest, gang, patient=False)
+                    rest, wait_s = [], None
+        finally:
+            for task in asking:
+                task.cancel()
+
+    def _others(self, peers: Iterable[Peer], without: Iterable[Peer]) -> list[Peer]:
+        """Return the peers without this node and without others, each address once."""
+        passed = {self._address, *(peer.address for peer in without)}
+        return list({peer.address: peer for peer in peers if peer.address not in passed}.values())
+
+    def _ask(self, peers: Iterable[Peer], gang: Gang, patient: bool) -> dict[_Task, Peer]:
+        return {asyncio.create_task(self._catalog(peer, gang, patient)): peer for peer in peers}
 
     async def _catalog(self, peer: Peer, gang: Gang, patient: bool) -> frozenset[str]:
         key = (gang.uid, gang.attempt, peer.address)
@@ -171,3 +194,10 @@ def _names(listed: object) -> frozenset[str]:
     if not isinstance(listed, list):
         raise PeerError(Code.MALFORMED, "the peer sent no list of shards")
     return frozenset(each for each in listed if is_sha256(each))
+
+
+async def _first(tasks: Collection[_Task], timeout_s: float | None) -> Collection[_Task]:
+    """Return the tasks that are done, at the latest after the timeout."""
+    if not tasks:
+        return ()
+    return (await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED))[0]

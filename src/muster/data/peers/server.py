@@ -30,7 +30,7 @@ from muster.data.peers.frames import (
     write_frame,
 )
 from muster.data.peers.gangs import Gang, Gangs
-from muster.data.peers.holder import BLOCK_BYTES_MAX, Held, Holder, NotHeld, Wanted
+from muster.data.peers.holder import BLOCK_BYTES_MAX, STORE_CODES, Held, Holder, NotHeld, Wanted
 from muster.data.peers.transfer import send_file
 
 log = logging.getLogger(__name__)
@@ -302,18 +302,5 @@ def _close(held: Held) -> None:
     held.close()
 
 
-_HARMLESS: Final = frozenset(
-    {
-        Code.MISSING,
-        Code.NO_ROOM,
-        Code.SLOW,
-        "forbidden",
-        "missing",
-        "unavailable",
-        "changed",
-        "bypass",
-        "wrong-store",
-        "busy",
-    }
-)
+_HARMLESS: Final = frozenset({Code.MISSING, Code.NO_ROOM, Code.SLOW, Code.BUSY, *STORE_CODES})
 """Errors after which the connection can be used on: no raw bytes are outstanding."""

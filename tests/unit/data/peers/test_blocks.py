@@ -46,7 +46,7 @@ async def test_readers_that_start_late_are_waited_for():
         assert gang.bucket.downloads == dict.fromkeys(blocks, 1)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(5))
 async def test_property_right_bytes_in_time_and_bounded_downloads(seed):
     """Bounds per block: one download with a healthy owner, two with a healthy second choice, else one per reader."""
     rng = random.Random(seed)
@@ -62,8 +62,8 @@ async def test_property_right_bytes_in_time_and_bounded_downloads(seed):
         for slot in readers:
             gang.join(slot).gang.began_s -= 60.0  # the gang runs for a while: a node without a reader is not awaited
         began_s = time.monotonic()
-        await _read_everything(gang, readers, blocks, seed, deadline_s=4.0)
-        assert time.monotonic() - began_s < 4.0 * len(blocks)
+        await _read_everything(gang, readers, blocks, seed, deadline_s=2.0)
+        assert time.monotonic() - began_s < 2.0 * len(blocks)
         for block in blocks:
             first, second = (peer.slot for peer in ordered(block, gang.peers.group)[:2])
             most = 1 if first not in faults else 2 if second not in faults else len(readers)
