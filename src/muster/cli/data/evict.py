@@ -111,6 +111,6 @@ def _below(key: str, prefix: str) -> bool:
 
 
 def _same_bucket(store: str, bucket: str, endpoint: str) -> bool:
-    """Return whether a store of the cache's list, `s3://BUCKET (ENDPOINT, REGION)`, is this bucket."""
-    name, _, hints = store.partition(" (")
-    return name == bucket and (not endpoint or endpoint.rstrip("/").lower() in hints.removesuffix(")").split(", "))
+    """Return whether a store of the cache's list, `s3://BUCKET endpoint=URL region=NAME`, is this bucket."""
+    name, *fields = store.split(" ")
+    return name == bucket and (not endpoint or f"endpoint={endpoint.rstrip('/').lower()}" in fields)

@@ -54,6 +54,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Sequence
 
 VERSION = 1
 BLOCK_BYTES = 32 << 20
+_ADDRESS_BYTES = 107
 MAX_FRAME_BYTES = 1 << 20
 MAX_DESCRIPTORS = 1  # of a frame
 
@@ -180,8 +181,13 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]]:
 def short_address(path: str) -> Iterator[str]:
     """Yield an address of the Unix socket `path` that is short: an address may have only 107 bytes (unix(7)).
 
+    A short path is its own address: a process that has changed its user may not look into /proc/self/fd.
+
     Raises OSError if the socket's folder does not exist.
     """
+    if len(os.fsencode(path)) <= _ADDRESS_BYTES:
+        yield path
+        return
     folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
