@@ -88,16 +88,19 @@ async def requests_for(link: Link, source: Source | None) -> list[dict[str, Any]
     """
     if source is None:
         return [{"op": "evict", "store": "", "prefix": ""}]
+    from muster.data.cache.blocks import StoreIdentity
     from muster.sdk.data.location import parse_location
 
     location = parse_location(source.url)
-    bucket, prefix, endpoint = f"{location.scheme}://{location.bucket}", location.prefix, source.access.endpoint
+    prefix, endpoint = location.prefix, source.access.endpoint.rstrip("/").lower()
     wanted: set[tuple[str, str]] = set()
     after = 0
     for _ in range(_PAGES_MAX):
         answer = await link.ask({"op": "ls", "prefix": prefix, "after": after}, _ANSWER_S)
         for each in answer["objects"]:
-            if _same_bucket(each["store"], bucket, endpoint) and _below(each["key"], prefix):
+            store = StoreIdentity.parse(each["store"])
+            same = (store.scheme, store.bucket) == (location.scheme, location.bucket)
+            if same and endpoint in ("", store.endpoint) and _below(each["key"], prefix):
                 wanted.add((each["store"], prefix if each["key"] == prefix or not prefix else f"{prefix}/"))
         if not answer["more"]:
             break
@@ -108,9 +111,3 @@ async def requests_for(link: Link, source: Source | None) -> list[dict[str, Any]
 def _below(key: str, prefix: str) -> bool:
     """Return whether a key is the prefix itself, or below it as in a folder."""
     return not prefix or key == prefix or key.startswith(f"{prefix}/")
-
-
-def _same_bucket(store: str, bucket: str, endpoint: str) -> bool:
-    """Return whether a store of the cache's list, `s3://BUCKET endpoint=URL region=NAME`, is this bucket."""
-    name, *fields = store.split(" ")
-    return name == bucket and (not endpoint or f"endpoint={endpoint.rstrip('/').lower()}" in fields)

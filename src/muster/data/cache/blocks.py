@@ -76,3 +76,13 @@ class StoreIdentity(NamedTuple):
         place = f"{self.scheme}://{self.bucket}"
         named = (("endpoint", self.endpoint), ("region", self.region), ("account", self.account))
         return " ".join([place, *(f"{name}={value}" for name, value in named if value)])  # no value has a space
+
+    @classmethod
+    def parse(cls, text: str) -> StoreIdentity:
+        """Return the store with this `text`. Raises ValueError if it has another form."""
+        place, *named = text.split(" ")
+        scheme, found, bucket = place.partition("://")
+        values = dict(each.partition("=")[::2] for each in named)
+        if not found or not values.keys() <= {"endpoint", "region", "account"}:
+            raise ValueError(f"{text!r} does not name a store")
+        return cls(scheme, values.get("endpoint", ""), values.get("region", ""), values.get("account", ""), bucket)
