@@ -59,13 +59,22 @@ async def test_the_page_is_what_the_processes_export(embedded_server: ApiServer,
         "`muster controller`": ("muster.cli.main", "controller", *PARTS, *common, f"--namespace={namespace}"),
         "`muster admission`": ("muster.cli.main", "admission", *common, f"--namespace={namespace}"),
         "`muster.agent`": ("muster.agent", "--node=missing-node", f"--root={tmp_path}", *common),
+        "`muster.data.cache`": (
+            "muster.data.cache",
+            "--node=n",
+            f"--state-dir={tmp_path}/b",
+            f"--socket-dir={tmp_path}",
+        ),
     }
     children = {}
     try:
         for process, (module, *arguments) in programs.items():
             port = free_port()
-            option = "--listen" if module == "muster.agent" else "--metrics-listen"
-            command = [sys.executable, "-m", module, *arguments, f"{option}=127.0.0.1:{port}"]
+            option = {
+                "muster.agent": f"--listen=127.0.0.1:{port}",
+                "muster.data.cache": f"--metrics-port={port}",
+            }.get(module, f"--metrics-listen=127.0.0.1:{port}")
+            command = [sys.executable, "-m", module, *arguments, option]
             children[process] = Child(command, tmp_path / f"{len(children)}.log", dict(os.environ)), port
         documented = metricsreference.by_process()
         for process, (child, port) in children.items():

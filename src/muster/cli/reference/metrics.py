@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from muster.admission.metrics import AdmissionMetrics
 from muster.agent.metrics import METRICS as AGENT_METRICS
 from muster.api.generated import write_or_check
+from muster.data.cache.metrics import METRICS as CACHE_METRICS
 from muster.fleet.balloons.metrics import balloon_metrics
 from muster.fleet.joins.metrics import join_metrics
 from muster.fleet.preflight.metrics import preflight_metrics
@@ -32,9 +33,10 @@ _HEAD: Final = f"""# Metrics
 <!-- Written by {_HOW}; change the metrics.py of a domain instead. -->
 
 Each process serves them at `/metrics` in the Prometheus text format. The controller uses port 9443 and the webhook
-9444; both are ports named `metrics` of their Services. The agent uses port 9446 of its node. The chart's value
-`metrics.serviceMonitor.enabled` makes monitors for the Prometheus Operator. Every replica exports its own process.
-Metrics that only the leader knows are missing or outdated on a standby, so aggregate gauges with `max`.
+9444; both are ports named `metrics` of their Services. The agent uses port 9446 of its node, and the data cache uses
+port 9448 of its pod. The chart's value `metrics.serviceMonitor.enabled` makes monitors for the Prometheus Operator.
+Every replica exports its own process. Metrics that only the leader knows are missing or outdated on a standby, so
+aggregate gauges with `max`.
 
 prometheus_client adds `process_*` and `python_*` of the process in the controller and the webhook. A histogram has
 the samples `_bucket`, `_sum` and `_count`.
@@ -72,6 +74,7 @@ SECTIONS: Final[dict[str, dict[str, Callable[[CollectorRegistry], Any]]]] = {
 """By process and part: the function that registers its metrics."""
 
 AGENT: Final = "`muster.agent`"
+CACHE: Final = "`muster.data.cache`"
 
 
 def families(make: Callable[[CollectorRegistry], Any]) -> Iterator[Metric]:
@@ -92,7 +95,12 @@ def by_process() -> dict[str, dict[str, list[Metric]]]:
         process: {part: list(families(make)) for part, make in parts.items()} for process, parts in SECTIONS.items()
     }
     agent = [Metric(each.name, each.kind, each.labels, each.meaning) for each in AGENT_METRICS]
-    return found | {AGENT: {"The agent of a node": agent}}
+    cache = [Metric(each.name, each.kind, each.labels, each.meaning) for each in CACHE_METRICS]
+    cache += families(lambda registry: Progress(registry=registry))
+    return found | {
+        AGENT: {"The agent of a node": agent},
+        CACHE: {"The data cache of a node (`data.cache.enabled`)": cache},
+    }
 
 
 _UNITS: Final = {
