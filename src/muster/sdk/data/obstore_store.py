@@ -20,7 +20,7 @@ from muster.sdk.data.errors import AlreadyExists, NotFound, ObjectChanged, Store
 from muster.sdk.data.failures import Failure
 from muster.sdk.data.location import Location, check_key
 from muster.sdk.data.obstore_clients import Clients
-from muster.sdk.data.reading import Reading
+from muster.sdk.data.reading import CHUNK_BYTES, LARGE_CHUNK_BYTES, Reading
 from muster.sdk.data.store import ObjectInfo, Store
 
 REQUEST_TIMEOUT_S = 32.0
@@ -117,8 +117,10 @@ class ObstoreStore(Store):
 
         Raises ObjectChanged if an ETag is given and the object has another one, or if it changes in the meantime.
         """
+        chunk_bytes = CHUNK_BYTES if length is None else max(1, min(length, LARGE_CHUNK_BYTES))
         file = io.BytesIO()  # gives its buffer away without a copy, unlike a joined list of chunks
-        self.read_into(key, file, start, length, etag)
+        for chunk in self._reading(key, start, length, etag, chunk_bytes):
+            file.write(chunk)
         return file.getvalue()
 
     def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
@@ -182,11 +184,11 @@ class ObstoreStore(Store):
         modified = meta["last_modified"].timestamp() if meta.get("last_modified") else 0.0
         return ObjectInfo(key, meta["size"], _unquoted(meta.get("e_tag")), meta.get("version") or "", modified)
 
-    def _reading(self, key: str, start: int, length: int | None, etag: str) -> Reading:
+    def _reading(self, key: str, start: int, length: int | None, etag: str, chunk_bytes: int = CHUNK_BYTES) -> Reading:
         if start < 0 or (length is not None and length < 0):
             raise ValueError(f"start ({start}) and length ({length}) must not be negative")
         deadline = Deadline(self._deadline_s, length or 0)
-        return Reading(self._obstore, self._attempts, key, self._path(key), start, length, etag, deadline)
+        return Reading(self._obstore, self._attempts, key, self._path(key), start, length, etag, deadline, chunk_bytes)
 
     def _call(self, key: str, deadline: Deadline, action: Callable[[Any], T]) -> T:
         return self._attempts.call(key, deadline, action, REQUEST_TIMEOUT_S)
