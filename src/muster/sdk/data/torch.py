@@ -80,7 +80,7 @@ class StreamDataset(torch.utils.data.IterableDataset):  # type: ignore[misc]
 class StreamLoader:
     """Iterates over the batches of this rank, with worker processes.
 
-    It is one iterator: if a loop ends early, the next loop goes on with the next batch.
+    It is one iterator: if a loop ends early, the next loop continues with the next batch.
 
     Args:
         num_workers: number of processes that read and decode; 0: threads of this process.

@@ -89,7 +89,7 @@ def test_each_epoch_delivers_every_sample_once(straight: list[tuple[int, str]]) 
         assert len(set(keys)) == samples
 
 
-def test_webdataset_271_streaming_437_880_resume_goes_on_after_the_last_batch() -> None:
+def test_webdataset_271_streaming_437_880_resume_continues_after_the_last_batch() -> None:
     """It neither restarts at sample 0 nor reads what came before."""
     store = data_set(64, 20, 2000)
     with gang(store, 1, lanes=2) as streams:
@@ -273,7 +273,7 @@ def test_closed_and_forgotten_streams_end_their_threads(data: ShardStore) -> Non
     assert threads() == before
 
 
-def test_forked_process_goes_on_with_the_next_batch(data: ShardStore, straight: list[tuple[int, str]]) -> None:
+def test_forked_process_continues_with_the_next_batch(data: ShardStore, straight: list[tuple[int, str]]) -> None:
     """Threads of the parent process do not exist in the child."""
     with gang(data, 1) as streams:
         step(streams)

@@ -151,7 +151,7 @@ def test_skipped_samples_are_the_same_on_replay_with_other_ranks(fault: Fault) -
 
 
 @pytest.mark.parametrize("fault", [flipped, flipped_once])
-def test_resume_after_a_skip_goes_on_like_the_first_run(fault: Fault) -> None:
+def test_resume_after_a_skip_continues_like_the_first_run(fault: Fault) -> None:
     store = indexed(fault)
     streams = open_streams(store, 4)
     run(streams, 3)
