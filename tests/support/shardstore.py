@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from muster.sdk.data.errors import AlreadyExists, Forbidden, ObjectChanged
+from muster.sdk.data.errors import Forbidden, ObjectChanged
 from muster.sdk.data.index_store import MemoryStore
 from muster.sdk.data.store import ObjectInfo
 
@@ -82,6 +82,3 @@ class ShardStore(MemoryStore):
 def data_set(shards: int, samples: int, size_bytes: int = 40) -> ShardStore:
     """A data set of tar shards: shard-000.tar and so on, each with some samples more than the one before."""
     return ShardStore({f"shard-{k:03d}.tar": shard_of(k, samples + k % 3, size_bytes) for k in range(shards)})
-
-
-__all__ = ["AlreadyExists", "ShardStore", "data_set", "shard_of", "tar_of"]

@@ -19,7 +19,8 @@ from muster.sdk.data.spans import Spans
 
 _GAP_BYTES = 64 << 10
 """Ranges that are not further apart are read with one request."""
-_AHEAD_BATCHES = 64
+_AHEAD_BATCHES = 32
+"""Small samples are not read further ahead, even if more of them fit the bound."""
 _SAMPLE_BYTES = 1024
 """Memory of a sample besides its bytes."""
 
