@@ -314,3 +314,14 @@ def test_parts_of_worker_processes_add_up_to_the_batch_of_the_rank(data: ShardSt
             next(ranks[0])
             assert [sample for part in parts for sample in next(part)] == next(ranks[1])
             assert {part.cursor() for part in parts} == {ranks[1].cursor()}
+
+
+def test_small_samples_are_read_ahead_by_a_number_of_batches(data: ShardStore) -> None:
+    """All of a small data set fits the bound many times."""
+    with gang(data, 1, read_ahead_bytes=1 << 30) as streams:
+        for batch in range(30):
+            step(streams)
+            reader = streams[0]._reader
+            assert reader is not None
+            with reader._arrived:
+                assert max(reader._ready, default=0) <= (batch + 1 + 32) * BATCH + 132

@@ -116,9 +116,13 @@ def test_damaged_spans_are_an_error_that_names_the_shard() -> None:
     open_index(store, None, "auto", 0, 1, False, "")
     name = units(store)[0]
     data = store.read(name)
-    store.put(name, data[:-3] + b"xyz")
-    with stream(store=store, seed=1, global_batch=1) as batches, pytest.raises(StoreError, match=r"shard-000\.tar"):
-        next(batches)
+    index, _ = open_index(store, None, "auto", 0, 1, False, "")
+    damaged = span.Spans([0], [10], [0]).encode().ljust(index.spans[0].length, b"\0")
+    for spans in (data[-index.spans[0].length : -3] + b"xyz", damaged):
+        store.put(name, data[: index.spans[0].start] + spans)
+        message = r"shard-000\.tar: its part of the index, .* is missing or damaged \(wrong checksum\)"
+        with stream(store=store, seed=1, global_batch=1) as batches, pytest.raises(StoreError, match=message):
+            next(batches)
 
 
 @pytest.mark.parametrize("where", ["checkpoints", "memory", "given"])
