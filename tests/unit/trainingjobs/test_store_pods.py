@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from muster.trainingjobs.decide import decide
+from muster.trainingjobs.plan import WriteStatus
 from muster.trainingjobs.pods.pod import build_pod
-from tests.unit.trainingjobs.world import PODS, make_job
+from tests.unit.trainingjobs.world import PODS, World, make_job
 
 STORE = {"endpoint": "http://minio:9000", "region": "eu-1", "credentials": {"secretName": "keys"}}
 
@@ -49,3 +53,23 @@ def test_workload_identity_needs_no_secret() -> None:
 def test_a_file_url_for_checkpoints_is_an_ordinary_folder() -> None:
     _, env, _ = pod(checkpoint={"path": "file:///a%20b"})
     assert env["MUSTER_CHECKPOINT_DIR"] == "/a b/job-job-uid"
+
+
+def message(world: World) -> str:
+    """What the status says after the controller's next decision."""
+    plan = decide(world.snapshot(), world.now)
+    return next((each.status.message for each in plan.actions if isinstance(each, WriteStatus)), world.status.message)
+
+
+@pytest.mark.parametrize(
+    ("credentials", "words"), [({"secretName": "keys"}, "pods need Secret keys; if that is missing"), (None, "")]
+)
+def test_a_job_whose_pods_do_not_start_names_its_secret(credentials: dict[str, str] | None, words: str) -> None:
+    world = World(make_job(2, checkpoint={"path": "s3://b/c", "credentials": credentials}))
+    world.control()
+    world.schedule()  # the kubelets do not start the pods
+    world.control()
+    assert "Secret" not in message(world)
+    world.now += 11.0
+    assert words in message(world)
+    assert ("Secret" in message(world)) is bool(words)

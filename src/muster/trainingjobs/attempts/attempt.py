@@ -51,6 +51,7 @@ from muster.trainingjobs.plan import (
 from muster.trainingjobs.pods.node_use import has_other_count
 from muster.trainingjobs.pods.pod import excluded_nodes
 from muster.trainingjobs.pods.slots import Clock, Slot, in_contact, joined, left_out, pod_uids
+from muster.trainingjobs.pods.stores import secret_names
 from muster.trainingjobs.snapshot import SETTLE_S, JobSnapshot
 from muster.trainingjobs.status import admission, builder
 
@@ -58,6 +59,8 @@ SILENCE: Final = "lost-contact"
 """The rule that excludes a node only because its supervisor is silent. Its Lease may show that it is alive."""
 _LEAVING_S: Final = 60.0
 """After a fault, the next attempt waits at most this long for pods that remediation is about to evict."""
+_SECRETS_S: Final = 10.0
+"""Bound pods usually start within this time, unless a large image is pulled."""
 _LEASE_LOOK_S: Final = 3.0
 """The interval at which Leases are read, because they are not watched."""
 
@@ -363,7 +366,7 @@ class Attempt:
             status, reason = replace(status, left_out=without, size=len(self.part)), reason or "Waiting"
         message = builder.shortened(self._message(len(pods), ready, bound))
         news = not same or (status.ready_slots, status.message) != (ready, message)
-        if self.snapshot.progress_due and news:
+        if news and (self.snapshot.progress_due or self._needs_secrets()):
             reason = reason or "Waiting"
         if reason is None:
             return []
@@ -412,8 +415,20 @@ class Attempt:
             why = word.text if word is not None else next((each.message for each in conditions), "")
             return f"waiting for {len(waiting)} of {size} nodes" + (f": {why}" if why else "")
         starting = (waiting_message(slot.pod) for slot in self.part if slot.pod is not None and slot.member is None)
-        said = next((text for text in starting if text), "")
+        said = next((text for text in starting if text), "") or self._needs_secrets()
         return f"{ready}/{size} nodes ready" + (f"; {said}" if said else "")
+
+    def _needs_secrets(self) -> str:
+        """Name the Secrets of a job whose pods do not start: the kubelet reports a missing one only in an Event."""
+        names = secret_names(self.job.spec)
+        waiting = [slot.pod for slot in self.part if slot.pod is not None and slot.pod.status.phase == "Pending"]
+        if not names or not waiting:
+            return ""
+        first = min(waiting, key=lambda pod: self.snapshot.seen.get((pod.uid, "bound"), self.now))
+        if not self.clock.passed(self.snapshot.seen.get((first.uid, "bound"), self.now) + _SECRETS_S):
+            return ""
+        named = f"Secret {names[0]}" if len(names) == 1 else f"Secrets {' and '.join(names)}"
+        return f"pods need {named}; if that is missing, create it (kubectl describe pod {first.name} shows it)"
 
     def _cannot_write(self, refusal: checkpoint_folder.Refusal) -> list[Action]:
         """Keep an attempt from starting on nodes that cannot write to the checkpoint folder."""

@@ -99,6 +99,12 @@ def _urls(spec: TrainingJobSpec) -> Iterator[str]:
         yield spec.checkpoint.path
 
 
+def secret_names(spec: TrainingJobSpec) -> list[str]:
+    """The Secrets with the credentials of the job's stores."""
+    found = (settings.credentials for _, settings in _stores(spec))
+    return sorted({each.secret_name for each in found if each is not None})
+
+
 def _stores(spec: TrainingJobSpec) -> Iterator[tuple[str, DataSpec | CheckpointSpec]]:
     if spec.data is not None:
         yield "data", spec.data
