@@ -351,7 +351,7 @@ class TrainingJobController:
 
     def _wrote(self, job: TrainingJob, action: WriteStatus) -> None:
         self._written[job.uid] = job
-        self.agreement.wrote(job.uid, action)
+        self.agreement.wrote(job, action)
         log.info("%s: %s: %s", job.key, action.reason, action.status.message)
         if action.reason == "Forecast" and job.status.start_forecast is None:
             self._forecasts.clear()

@@ -224,6 +224,8 @@ class Nodes:
         self.world = world
         self.given: dict[str, set[Verdict]] = {}
         self.writes = 0
+        self.old_definition = False
+        """The API server's CustomResourceDefinition does not have the fields about restores yet."""
         self.replaced: asyncio.Future[None] | None = None
         self.lead()
 
@@ -245,7 +247,20 @@ class Nodes:
             self.world.act(action)
             if isinstance(action, WriteStatus):
                 self.writes += 1
-                self.agreement.wrote("job-uid", action)
+                if self.old_definition:
+                    self.drop()
+                assert self.world.job is not None
+                self.agreement.wrote(self.world.job, action)
+
+    def drop(self) -> None:
+        """Drop the unknown fields, as such an API server does."""
+        world = self.world
+        assert world.job is not None
+        run = world.status.run
+        world.run = run
+        if run is not None and run.checkpoint is not None:
+            run = replace(run, checkpoint=replace(run.checkpoint, restored=None))
+        world.job = replace(world.job, status=replace(world.status, run=run, quarantined_checkpoints=()))
 
     def pods(self) -> list[Pod]:
         return sorted(self.world.pods.values(), key=lambda pod: pod.name)
@@ -309,6 +324,22 @@ def test_all_nodes_get_the_same_verdicts_from_every_leader(bad: list[set[str]], 
         firm = {each for each in verdicts if each.kind != "none"}  # after the end of the job, this is the only answer
         assert len({each.kind for each in firm}) <= 1, path
     assert not {each.path for each in world.status.quarantined_checkpoints} & set(good)
+
+
+@pytest.mark.parametrize(("bad", "chosen"), [(set(), "/30"), ({"/30"}, "/20")])
+def test_an_older_resource_definition_does_not_keep_the_nodes_waiting(bad: set[str], chosen: str) -> None:
+    nodes = Nodes(begun(10, 20, 30))
+    nodes.old_definition = True
+
+    async def everything() -> list[str]:
+        nodes.replaced = asyncio.get_running_loop().create_future()
+        asks = [
+            nodes.restore(pod, each, random.Random(1)) for pod, each in zip(nodes.pods(), [bad, set()], strict=True)
+        ]
+        return await asyncio.wait_for(asyncio.gather(*asks), 10)
+
+    assert asyncio.run(everything()) == [chosen] * 2
+    assert nodes.writes == 1 + len(bad), "the same result is not written again and again"
 
 
 def test_many_nodes_cost_one_write_of_the_status() -> None:

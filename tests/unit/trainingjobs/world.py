@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from muster.api.fixed_spec import effective
 from muster.api.placement import Backfill, LeavingReason, Placement, PlacementSpec, PlacementStatus
+from muster.api.run_record import RunRecord
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import (
     CheckpointSource,
@@ -107,6 +108,8 @@ class World:
         """Nodes that cannot write to the checkpoint folder, and errno."""
         self.refused_store: Unwritable | None = None
         """What the supervisor of slot 0 reports about the job's object store."""
+        self.run: RunRecord | None = None
+        """The record of the attempt in the controller's memory; only for tests of API servers that drop it."""
         self.restoring: Restoring | None = None
         """What the nodes report about the checkpoint that they restore."""
 
@@ -124,6 +127,7 @@ class World:
             seen=self.observed.look(self.job.uid, self.pods.values(), self.nodes, self.now),
             progress=self.progress,
             restoring=self.restoring,
+            run=self.run,
             hardware=tuple(self.hardware),
             refusal=self.refusal,
             gpu_counts=gpu_counts(self.job, self.nodes.values()),

@@ -7,11 +7,14 @@ nodes ask again. The rules are in `attempts/restoring.py`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, get_args
 
+from msgspec.structs import replace
+
 from muster.api.training_job import TrainingJob
-from muster.api.training_job_status import RestoreProblem
+from muster.api.training_job_status import RestoreProblem, TrainingJobStatus
 from muster.kube.objects.pod import Pod
 from muster.trainingjobs.attempts import restoring, run_record
 from muster.trainingjobs.attempts.restoring import Verdict
@@ -21,6 +24,8 @@ from muster.trainingjobs.pods.slots import slot_of
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.server import RestoreRequest, Stale
 from muster.trainingjobs.snapshot import RestoreFailure, Restoring
+
+log = logging.getLogger(__name__)
 
 WAIT_S: Final = 20.0
 """A request is answered after this time even without a verdict. The node then asks again."""
@@ -58,6 +63,7 @@ class Agreement:
         self._newest, self._members = newest, members
         self._changed, self._metrics = changed, metrics
         self._rounds: dict[str, _Round] = {}
+        self._dropped: dict[str, TrainingJobStatus] = {}
         self._waiting: dict[str, asyncio.Event] = {}
 
     async def restore(self, job_key: str, job_uid: str, pod: Pod, said: RestoreRequest) -> Verdict:
@@ -75,7 +81,7 @@ class Agreement:
                 raise Stale(0)
             if said.attempt != job.status.attempt:
                 raise Stale(job.status.attempt)
-            found = restoring.verdict(job.status, said.path)
+            found = restoring.verdict(self._status(job), said.path)
             if found is not None:
                 return found
             if job.status.completion_time is not None:
@@ -86,6 +92,13 @@ class Agreement:
             if left_s <= 0:
                 return Verdict("wait")
             await self._wait(job_uid, left_s)
+
+    def _status(self, job: TrainingJob) -> TrainingJobStatus:
+        """The job's status, with what an API server of an older version dropped from it."""
+        status, kept = job.status, self._dropped.get(job.uid)
+        if kept is None or kept.attempt != status.attempt:
+            return status
+        return replace(status, run=kept.run, quarantined_checkpoints=kept.quarantined_checkpoints)
 
     def _verified(self, job: TrainingJob, pod: Pod, said: RestoreRequest) -> bool:
         found, record = self._round(job.uid, said), run_record.recorded(job.status)
@@ -128,24 +141,49 @@ class Agreement:
         finally:
             waiting.cancel()
 
-    def wrote(self, job_uid: str, action: WriteStatus) -> None:
-        """Count the result of a restore, and let the job's requests look at its new status."""
-        found = self._rounds.get(job_uid)
-        if action.reason == "Restored" and found is not None:
+    def wrote(self, job: TrainingJob, action: WriteStatus) -> None:
+        """Count the result of a restore, and let the job's requests look at its new status.
+
+        `job` is what the API server returned for this write.
+        """
+        self._keep_dropped(job, action)
+        job_uid = job.uid
+        found = self._rounds.pop(job_uid, None) if action.reason == "Restored" else None
+        if found is not None:
             for source, size in found.bytes.items():
                 self._metrics.restored_bytes.labels(source).inc(size)
         elif action.reason in ("CheckpointQuarantined", "CheckpointsBad") and action.status.quarantined_checkpoints:
             self._metrics.quarantined.labels(action.status.quarantined_checkpoints[-1].reason).inc()
         self._wake(job_uid)
 
+    def _keep_dropped(self, job: TrainingJob, action: WriteStatus) -> None:
+        """Remember verdicts that the API server did not store. Otherwise the nodes would wait for ever."""
+        if action.reason not in ("Restored", "CheckpointQuarantined"):
+            return
+        if _results(job.status) == _results(action.status):
+            self._dropped.pop(job.uid, None)
+            return
+        before = self._dropped.get(job.uid)
+        same_attempt = before is not None and before.attempt == action.status.attempt
+        bad = before.quarantined_checkpoints if before is not None and same_attempt else ()
+        every = {each.path: each for each in (*bad, *action.status.quarantined_checkpoints)}
+        self._dropped[job.uid] = replace(action.status, quarantined_checkpoints=tuple(every.values()))
+        log.warning(
+            "%s: the API server dropped the result of a restore: the CustomResourceDefinition trainingjobs.muster.dev "
+            "is older than this controller; apply the one of this version, so that a new leader knows it",
+            job.key,
+        )
+
     def forget(self, job_uid: str) -> None:
         """Forget a deleted job."""
         self._rounds.pop(job_uid, None)
+        self._dropped.pop(job_uid, None)
         self._wake(job_uid)
 
     def clear(self) -> None:
         """Forget everything, because another replica has led in between."""
         self._rounds.clear()
+        self._dropped.clear()
         for job_uid in list(self._waiting):
             self._wake(job_uid)
 
@@ -159,3 +197,10 @@ class Agreement:
         if found is None or (found.attempt, found.path) != (said.attempt, said.path):
             found = self._rounds[job_uid] = _Round(said.attempt, said.path)
         return found
+
+
+def _results(status: TrainingJobStatus) -> tuple[bool, list[str]]:
+    """Whether the status says that the attempt is restored, and which checkpoints are bad."""
+    handed = status.run.checkpoint if status.run is not None else None
+    restored = handed is not None and handed.restored is not None
+    return restored, [each.path for each in status.quarantined_checkpoints]
