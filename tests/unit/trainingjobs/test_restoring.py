@@ -326,7 +326,7 @@ def test_all_nodes_get_the_same_verdicts_from_every_leader(bad: list[set[str]], 
     assert not {each.path for each in world.status.quarantined_checkpoints} & set(good)
 
 
-@pytest.mark.parametrize(("bad", "chosen"), [(set(), "/30"), ({"/30"}, "/20")])
+@pytest.mark.parametrize(("bad", "chosen"), [(set(), "/30"), ({"/30"}, "/20"), ({"/30", "/20"}, "/10")])
 def test_an_older_resource_definition_does_not_keep_the_nodes_waiting(bad: set[str], chosen: str) -> None:
     nodes = Nodes(begun(10, 20, 30))
     nodes.old_definition = True
