@@ -331,6 +331,10 @@ def test_it_waits_for_the_first_checkpoint_of_a_job_that_has_none_yet() -> None:
     assert (world.status.phase, world.status.attempt) == ("Pending", 0)
     assert world.status.message == "job other has not confirmed a checkpoint yet; this job starts from its first one"
     assert world.plan().wake_at is not None
+    ended = source()
+    world.source = replace(ended, status=replace(ended.status, phase="Failed", completion_time=moment(world.now)))
+    world.control()
+    assert "has ended without a checkpoint that can be restored" in world.status.message
     world.source, world.disk = source(5), {"/5"}
     world.until("Running")
     assert handed(world.directive) == "/5"

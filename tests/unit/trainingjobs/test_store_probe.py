@@ -92,6 +92,22 @@ def test_only_slot_0_examines_only_stores(
     assert urls == ([url] if asked else [])
 
 
+def test_a_store_that_has_the_jobs_checkpoints_is_not_examined_again(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls: list[str] = []
+    monkeypatch.setattr(
+        "muster.trainingjobs.supervisor.attempts.checkpoints.store_refusal", lambda each, _: urls.append(each)
+    )
+    for path in (f"{URL}/step-00000010-attempt-1", "s3://bucket/run/job-1a2b3c4d-other/step-00000010-attempt-1"):
+        look = Look([path], settings(MUSTER_CHECKPOINT_DIR=URL), lambda: None)
+        deadline = time.monotonic() + 20
+        while not look.complete(time.monotonic()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert urls == [URL], "another job's checkpoint says nothing about the rights of this one"
+
+
 def refused(**spec: Any) -> World:
     world = World(make_job(2, checkpoint={"path": "s3://bucket/run"}, **spec))
     world.refused_store = Unwritable(path=URL, reason="NoCreateOnly", message="the store overwrites objects")

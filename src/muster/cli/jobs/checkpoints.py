@@ -55,6 +55,12 @@ async def check_source(client: Client, job: dict[str, Any], *, local: bool) -> s
     except NotFound:
         return _of_deleted(name, namespace, root, local=local)
     last = other.status.last_checkpoint
+    if last is None and other.status.completion_time is not None:
+        raise CliError(
+            f"--from-checkpoint: job '{name}' has ended without a checkpoint that can be restored",
+            f"muster checkpoints {name} says why; name a checkpoint by its path to use it nevertheless",
+            ExitCode.NOT_FOUND,
+        )
     if last is None:
         return f"job '{name}' has not confirmed a checkpoint yet: this job waits for its first one"
     return f"it starts from job '{name}', step {last.step}: {last.path}"

@@ -100,6 +100,11 @@ def awaited(snapshot: JobSnapshot) -> str:
     source = snapshot.source
     if snapshot.job.status.attempt > 0 or source is None or source.status.last_checkpoint is not None:
         return ""
+    if source.status.completion_time is not None:
+        return (
+            f"job {source.name} has ended without a checkpoint that can be restored; delete this job, and name another "
+            "checkpoint"
+        )
     return f"job {source.name} has not confirmed a checkpoint yet; this job starts from its first one"
 
 

@@ -83,7 +83,8 @@ class Look:
         """Returns why the job's folder or store cannot be written; None if it can be, or if that is not known."""
         folder = self._settings.checkpoint_dir
         if is_store(folder) and self._settings.slot == "0":  # the store is the same for all nodes
-            return store_refusal(folder, self._deadline - time.monotonic())
+            saved = any(path.startswith(folder.rstrip("/") + "/") for path in self.paths)
+            return None if saved else store_refusal(folder, self._deadline - time.monotonic())
         if not folder or _is_url(folder):
             return None
         refused = refusal(os.path.join(self._settings.workdir, folder))
