@@ -30,10 +30,12 @@ _FLOOR_INODES: Final = 0.1
 _THREADS: Final = 4
 _HANG_FACTOR: Final = 4
 """An operation that takes so many times the slow limit is given up."""
-_TRIAL_BYTES: Final = 4 << 20
+_TRIAL_BYTES: Final = 1 << 20
 _FOOTERS: Final = 1000
 """Footers that are read at once, for a list of the cache."""
 _FOOTERS_S: Final = 60.0
+_PROBE_S: Final = 60.0
+"""A disk in use is measured this often. A slow one is then bypassed after three minutes."""
 _MEASURE_S: Final = 1.0
 """The free space is measured again after this time."""
 
@@ -91,6 +93,8 @@ class Disk:
         self._clock = clock
         self._reserved = 0
         self._measured_s = -_MEASURE_S
+        self._probe_s = clock() + _PROBE_S
+        self._used_since_probe = False
         self._inodes_low = False
         self._threads = ThreadPoolExecutor(_THREADS, "disk")
         self._trial: asyncio.Task[None] | None = None
@@ -219,7 +223,15 @@ class Disk:
                 await self._make_room()
             except DiskBypassed:
                 pass  # the files in use are not evicted
+            self._probe()
         elif self.health.trial_due() and (self._trial is None or self._trial.done()):
+            self._trial = asyncio.create_task(self._try())
+
+    def _probe(self) -> None:
+        """Measure a disk in use now and then: most writes only reach the kernel's memory, and so seem fast."""
+        if self._used_since_probe and self._clock() >= self._probe_s and (self._trial is None or self._trial.done()):
+            self._probe_s = self._clock() + _PROBE_S
+            self._used_since_probe = False
             self._trial = asyncio.create_task(self._try())
 
     async def call(
@@ -234,6 +246,7 @@ class Disk:
         Raises DiskBypassed if the disk fails or hangs, Corrupt and FileNotFoundError. A result that comes too late
         goes to `dispose`.
         """
+        self._used_since_probe = self._used_since_probe or count > 0
         began_s = self._clock()
         limit_s = limit_s if limit_s is not None else allowed_s(count) * _HANG_FACTOR
         future = asyncio.wrap_future(self._threads.submit(work))
@@ -263,7 +276,7 @@ class Disk:
         self.health.fail(code)
 
     async def _try(self) -> None:
-        began_s = self._clock()
+        began_s, in_use = self._clock(), self.health.usable
         future = asyncio.wrap_future(self._threads.submit(self.folder.try_out, _TRIAL_BYTES))
         done, _ = await asyncio.wait({future}, timeout=allowed_s(_TRIAL_BYTES) * _HANG_FACTOR)
         if not done:
@@ -275,8 +288,10 @@ class Disk:
         except OSError as error:
             self.failed(error)
             return
-        self.health.passed(_TRIAL_BYTES, self._clock() - began_s)
-        if self.health.usable:
+        seconds = self._clock() - began_s
+        if in_use:
+            self.health.record(_TRIAL_BYTES, seconds)
+        elif self.health.passed(_TRIAL_BYTES, seconds):
             log.info("the cache's disk works again")
 
     def _scan(self) -> None:

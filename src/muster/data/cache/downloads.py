@@ -11,11 +11,13 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
 from muster.data.cache.accounts import Accounts
 from muster.data.cache.blocks import Block
 from muster.data.cache.rates import Rates
+from muster.data.cache.shares import Shares
 from muster.data.cache.sinks import Abandoned, Sink
 from muster.sdk.data.errors import Unavailable
 from muster.sdk.data.store import Store
 
 MAX_DOWNLOADS: Final = 16
+MAX_OF_JOB: Final = 12
 _THREADS: Final = 48
 """More than downloads: a thread that hangs in a system call is left behind."""
 _PEERS_S: Final = 36.0
@@ -80,8 +82,8 @@ class Downloads:
         self._accounts = accounts
         self._rates = rates
         self._threads = ThreadPoolExecutor(_THREADS, "download")
-        self._slots = asyncio.Semaphore(MAX_DOWNLOADS)
-        self._peer_slots = asyncio.Semaphore(MAX_DOWNLOADS)
+        self._shares = Shares(MAX_DOWNLOADS, MAX_OF_JOB)
+        self._peer_shares = Shares(MAX_DOWNLOADS, MAX_OF_JOB)
 
     def close(self) -> None:
         """Start no more downloads."""
@@ -95,10 +97,10 @@ class Downloads:
     async def run(self, request: Request, descriptor: int, abandoned: threading.Event) -> Downloaded:
         """Write the block to an empty file. Raises StoreError, NoPeer, Busy if it was abandoned, and WriteFailed."""
         if request.block.scope:
-            # Not in the slots of the bucket: a node whose downloads all wait for peers could not serve its peers.
-            async with self._peer_slots:
+            # Not in the places of the bucket: a node whose downloads all wait for peers could not serve its peers.
+            async with self._peer_shares.take(request.job):
                 return await self._from_peers(request, descriptor)
-        async with self._slots:
+        async with self._shares.take(request.job):
             return await self._from_bucket(request, descriptor, abandoned)
 
     async def _from_peers(self, request: Request, descriptor: int) -> Downloaded:

@@ -68,13 +68,14 @@ class DiskHealth:
         """Return whether the bypassed disk should be tried now."""
         return not self.usable and self._clock() >= self._next_s
 
-    def passed(self, count: int, seconds: float) -> None:
-        """Record a trial that succeeded. The disk returns after several fast ones in a row."""
+    def passed(self, count: int, seconds: float) -> bool:
+        """Record a trial that succeeded. After several fast ones in a row the disk is used, and this returns True."""
         if seconds > allowed_s(count):
             self.fail(f"slow: {count} bytes of a trial took {seconds:.0f} s")
-            return
+            return False
         self._good += 1
         self._next_s = self._clock() + _BETWEEN_GOOD_S
         if self._good >= _GOOD_TRIALS:
             self.reason = ""
             self._good = self._slow = 0
+        return self.usable

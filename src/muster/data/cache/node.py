@@ -12,13 +12,14 @@ from muster.data.cache.accounts import Accounts
 from muster.data.cache.addresses import is_address
 from muster.data.cache.blocks import StoreIdentity
 from muster.data.cache.disk import BLOCKS, SHARDS, Disk
-from muster.data.cache.downloads import Downloads
+from muster.data.cache.downloads import Busy, Downloads
 from muster.data.cache.egress import Egress
 from muster.data.cache.fetch import Fetcher
 from muster.data.cache.identity import Member, Members
 from muster.data.cache.marks import Marks
 from muster.data.cache.memory import MemoryBudget
 from muster.data.cache.rates import Rates
+from muster.data.cache.shares import Shares
 from muster.data.cache.trust import Trust, Who
 from muster.sdk.data.errors import Unavailable
 from muster.sdk.data.wire import Message
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from muster.data.peers.peering import Peering
 
 T = TypeVar("T")
-_THREADS: Final = 16
+_THREADS: Final = 64
+"""More than calls: a call whose store hangs is given up, and its thread is left behind."""
+_CALLS: Final = 32
+_CALLS_OF_JOB: Final = 16
+_READERS_OF_JOB: Final = 512
 
 
 class Reader(Protocol):
@@ -75,6 +80,7 @@ class Node:
         self.peering: Peering | None = None
         self._readers: dict[str, set[Reader]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "store")
+        self._shares = Shares(_CALLS, _CALLS_OF_JOB)
 
     def close(self) -> None:
         """Start no more work."""
@@ -83,7 +89,9 @@ class Node:
         self.disk.close()
 
     def enter(self, reader: Reader, name: str) -> None:
-        """Record a reader."""
+        """Record a reader. Raises Busy if the job has too many."""
+        if len(self.readers(reader.who.job)) >= _READERS_OF_JOB:
+            raise Busy(f"the job has {_READERS_OF_JOB} connections to this node cache already")
         self.accounts.enter(reader.who.job, name)
         self.marks.enter(reader.who.job)
         self._readers.setdefault(reader.who.job, set()).add(reader)
@@ -115,10 +123,11 @@ class Node:
         named = store.endpoint and not is_address(urlsplit(store.endpoint).hostname or "")
         return self.egress.url(job) if store.scheme != "file" and (named or self.marks.enabled) else ""
 
-    async def in_thread(self, work: Callable[[], T], limit_s: float) -> T:
-        """Run a call of a store. Raises Unavailable after `limit_s`, and what the call raises."""
-        future = asyncio.wrap_future(self._threads.submit(work))
-        done, _ = await asyncio.wait({future}, timeout=limit_s)
+    async def in_thread(self, job: str, work: Callable[[], T], limit_s: float) -> T:
+        """Run a call of a job's store. Raises Unavailable after `limit_s`, and what the call raises."""
+        async with self._shares.take(job):
+            future = asyncio.wrap_future(self._threads.submit(work))
+            done, _ = await asyncio.wait({future}, timeout=limit_s)
         if not done:
             future.add_done_callback(lambda late: late.cancelled() or late.exception())
             raise Unavailable(f"the store did not answer within {limit_s:.0f} s")

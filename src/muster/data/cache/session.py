@@ -136,14 +136,16 @@ class Session:
     async def head(self, full_key: str) -> ObjectInfo:
         """Ask the store for an object, with this reader's credentials. Raises StoreError."""
         store = await self.opened()
-        return await self.node.in_thread(lambda: store.head(full_key, STORE_S), STORE_S + 5)
+        return await self.node.in_thread(self.who.job, lambda: store.head(full_key, STORE_S), STORE_S + 5)
 
     async def opened(self) -> Store:
         """The reader's bucket. Raises StoreError."""
         if self._store is None:
             place, credentials = self.place, self._credentials
             proxy = self.node.proxy_url(self.who.job, self.place.identity)
-            self._store = await self.node.in_thread(lambda: open_place(place, credentials, STORE_S, proxy), STORE_S)
+            self._store = await self.node.in_thread(
+                self.who.job, lambda: open_place(place, credentials, STORE_S, proxy), STORE_S
+            )
         return self._store
 
     async def _find(self, block: Block, peers: bool) -> Got:

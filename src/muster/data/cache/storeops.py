@@ -47,7 +47,7 @@ async def list_objects(session: Session, request: Message) -> Reply:
         relative = (info._replace(key=place.relative(info.key)) for info in session.listing)
         return list(itertools.islice((info for info in relative if info.key > after), _PAGE))
 
-    found = await session.node.in_thread(page, _LIST_S)
+    found = await session.node.in_thread(session.who.job, page, _LIST_S)
     session.listed = (prefix, found[-1].key if found else "")
     objects = [
         {"key": info.key, "size": info.size_bytes, "etag": info.etag, "modified": info.modified} for info in found
@@ -58,7 +58,7 @@ async def list_objects(session: Session, request: Message) -> Reply:
 async def delete(session: Session, request: Message) -> Reply:
     """Delete an object."""
     store, full = await session.opened(), session.place.full(requests.key(request))
-    await session.node.in_thread(lambda: store.delete(full), STORE_S + 5)
+    await session.node.in_thread(session.who.job, lambda: store.delete(full), STORE_S + 5)
     return ok()
 
 
@@ -124,7 +124,7 @@ async def _receive_and_put(
         await channel.send({"ok": True, "ready": True})
         await channel.copy(size, write, _BODY_PART_S)
         incoming.received.set()
-        return _described(await node.in_thread(upload, _PUT_S + size / _SLOWEST_BYTES_PER_S))
+        return _described(await node.in_thread(session.who.job, upload, _PUT_S + size / _SLOWEST_BYTES_PER_S))
     finally:
         node.disk.defer(spool.close)
 

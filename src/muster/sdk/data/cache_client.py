@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from typing import BinaryIO, Callable, NamedTuple
 
 from muster.sdk.data.access import Access
@@ -36,6 +37,7 @@ _CONNECTIONS = 8
 _PART_BYTES = 1 << 20
 _REFUSED_S = 60.0
 _BROKEN = (OSError, EOFError, ProtocolError)
+_ALL: weakref.WeakSet[CacheClient] = weakref.WeakSet()
 
 
 def cache_from_environment() -> CacheClient | None:
@@ -66,14 +68,19 @@ class CacheClient:
     def __init__(self, socket_path: str, ticket_path: str = "") -> None:
         self._path = socket_path
         self._ticket_path = ticket_path
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._idle: dict[tuple[str, Access], list[_Connection]] = {}
-        self._slots = threading.Semaphore(_CONNECTIONS)
+        self._begin()
+        _ALL.add(self)
         self._down_until_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._refused: dict[tuple[str, Access], tuple[float, CacheUnavailable]] = {}
         self.bytes_from = {"bucket": 0, "peer": 0, "disk": 0}
+
+    def _begin(self) -> None:
+        """Begin without connections: at first, and in a forked process, where those of the parent are closed."""
+        self._lock = threading.Lock()
+        self._slots = threading.Semaphore(_CONNECTIONS)
+        self.close()
 
     def open_object(
         self, store_url: str, access: Access, key: str, etag: str, size_bytes: int, store: Store | None = None
@@ -149,8 +156,6 @@ class CacheClient:
     def _take(self, store_url: str, access: Access, deadline_s: float) -> _Connection:
         now = time.monotonic()
         with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._idle, self._slots = os.getpid(), {}, threading.Semaphore(_CONNECTIONS)
             refused = self._refused.get((store_url, access))
             if now < self._down_until_s:
                 raise CacheUnavailable("the node cache did not answer lately")
@@ -339,5 +344,12 @@ def _region_of_environment(scheme: str) -> str:
     names = ("AWS_REGION", "AWS_DEFAULT_REGION") if scheme == "s3" else ()
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
+
+def _begin_in_child() -> None:
+    for client in list(_ALL):
+        client._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 __all__ = ["Answer", "CacheClient", "CacheUnavailable", "CachedObject", "cache_from_environment"]

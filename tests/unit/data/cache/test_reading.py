@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -123,3 +125,27 @@ def test_rate_of_a_job_is_set_on_the_control_socket_only(running: Bench) -> None
     assert caught.value.code == ErrorCode.NOT_PERMITTED
     assert running.cache.control(op="rate", job=job, bytes_per_s=0) == {"ok": True}
     client.close()
+
+
+def test_forked_process_reads_on_connections_of_its_own(running: Bench) -> None:
+    """As workers of a data loader do, which cannot use obstore after a fork."""
+    first, second = running.put(b"parent"), running.put(b"child!")
+    script = (
+        "import os, sys; from muster.sdk.data.access import Access\n"
+        "from muster.sdk.data.cache_client import CacheClient\n"
+        "client, access = CacheClient(sys.argv[1]), Access(sys.argv[2], 'us-east-1', sys.argv[3])\n"
+        "def read(key, etag):\n"
+        "    with client.open_object('s3://data', access, key, etag, 6) as file:\n"
+        "        return file.read()\n"
+        "assert read(sys.argv[4], sys.argv[5]) == b'parent'\n"
+        "child = os.fork()\n"
+        "data = [read(key, etag) for _ in range(20) for key, etag in [sys.argv[4:6], sys.argv[6:8]]]\n"
+        "assert set(data) == {b'parent', b'child!'}\n"
+        "if not child:\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "client.close()\n"
+    )
+    arguments = [running.cache.socket_path, running.server.address, running.access().credentials_dir]
+    objects = [first, etag_of(b"parent"), second, etag_of(b"child!")]
+    subprocess.run([sys.executable, "-c", script, *arguments, *objects], check=True, timeout=60)
