@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BASE_S = 40.0
 _SLOWEST_BYTES_PER_S = 1 << 20
-_OPEN_BLOCKS = 2
+_OPEN_BLOCKS = 4
 
 
 class _OpenBlock(NamedTuple):
@@ -53,6 +53,7 @@ class CachedObject(io.RawIOBase):
         self._position = 0
         self._lock = threading.Lock()
         self._blocks: dict[int, _OpenBlock] = {}
+        self._opening: dict[int, threading.Lock] = {}
 
     def readable(self) -> bool:
         """Return True."""
@@ -103,11 +104,11 @@ class CachedObject(io.RawIOBase):
 
     def close(self) -> None:
         """End the leases and close the descriptors."""
+        super().close()
         with self._lock:
             blocks, self._blocks = self._blocks, {}
         for block in blocks.values():
             _end(block)
-        super().close()
 
     def _part(self, view: memoryview, offset: int) -> int:
         """Read some bytes of one block."""
@@ -115,9 +116,7 @@ class CachedObject(io.RawIOBase):
         piece = block_range(self.size_bytes, number)
         within = offset - piece.start
         try:
-            with self._lock:
-                block = self._blocks.get(number) or self._open(number)
-                count = os.preadv(block.descriptor, [view[: block.length - within]], within)
+            count = self._from_block(number, view, within)
             if not count:
                 raise CacheUnavailable(f"block {number} of {self._key} is too short")
             return count
@@ -132,6 +131,31 @@ class CachedObject(io.RawIOBase):
         view[: len(data)] = data
         self._count("bucket", len(data))
         return len(data)
+
+    def _from_block(self, number: int, view: memoryview, within: int) -> int:
+        """Read from a block that is open, or open it. Other blocks can be read while one is being opened."""
+        with self._lock:
+            block = self._blocks.get(number)
+            if block is not None:
+                return _read(block, view, within)
+            opening = self._opening.setdefault(number, threading.Lock())
+        with opening:
+            with self._lock:
+                block = self._blocks.get(number)
+                if block is not None:
+                    return _read(block, view, within)
+            try:
+                block = self._open(number)
+            finally:
+                self._opening.pop(number, None)
+            with self._lock:
+                self._blocks[number] = block
+                count = _read(block, view, within)
+                limit = 0 if self.closed else _OPEN_BLOCKS
+                surplus = [self._blocks.pop(each) for each in list(self._blocks)[: max(0, len(self._blocks) - limit)]]
+        for block in surplus:
+            _end(block)
+        return count
 
     def _open(self, number: int) -> _OpenBlock:
         piece = block_range(self.size_bytes, number)
@@ -150,10 +174,11 @@ class CachedObject(io.RawIOBase):
         found, end_lease = answer.message, answer.end_lease
         block = _OpenBlock(answer.descriptor, int(found["length"]), lambda: end_lease(int(found["lease"])))
         self._count(str(found["source"]), block.length)
-        while len(self._blocks) >= _OPEN_BLOCKS:
-            _end(self._blocks.pop(next(iter(self._blocks))))
-        self._blocks[number] = block
         return block
+
+
+def _read(block: _OpenBlock, view: memoryview, within: int) -> int:
+    return os.preadv(block.descriptor, [view[: block.length - within]], within)
 
 
 def _end(block: _OpenBlock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -149,3 +150,29 @@ def test_forked_process_reads_on_connections_of_its_own(running: Bench) -> None:
     arguments = [running.cache.socket_path, running.server.address, running.access().credentials_dir]
     objects = [first, etag_of(b"parent"), second, etag_of(b"child!")]
     subprocess.run([sys.executable, "-c", script, *arguments, *objects], check=True, timeout=60)
+
+
+def test_threads_share_the_blocks_of_an_object(running: Bench) -> None:
+    """Ranges of many blocks in any order, from several threads, and no descriptor is left open."""
+    seed = os.urandom(997)
+    size = 5 * BLOCK_BYTES + 100
+    data = (seed * (size // len(seed) + 1))[:size]
+    key = running.put(data)
+    client = running.cache.client()
+    starts = [number * BLOCK_BYTES + shift for number in range(5) for shift in (5, BLOCK_BYTES - 7)]
+    with running.open(key, client) as file, ThreadPoolExecutor(5) as pool:
+        for start, part in zip(starts * 3, pool.map(lambda start: file.pread(50, start), starts * 3), strict=True):
+            assert part == data[start : start + 50]
+        assert 1 <= len(open_blocks(running)) <= 4
+    client.close()
+    assert running.downloads(key) == 6
+    assert open_blocks(running) == []
+
+
+def open_blocks(running: Bench) -> list[str]:
+    """Files of the cache that this process has open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in found if path.startswith(str(running.cache.state))]

@@ -21,9 +21,7 @@ STORES = st.builds(
 
 
 @given(STORES, STORES)
-def test_a_store_is_found_from_its_text_and_no_two_have_the_same(
-    one: StoreIdentity, other: StoreIdentity
-) -> None:
+def test_a_store_is_found_from_its_text_and_no_two_have_the_same(one: StoreIdentity, other: StoreIdentity) -> None:
     assert StoreIdentity.parse(one.text) == one
     assert (one.text == other.text) == (one == other)
 
