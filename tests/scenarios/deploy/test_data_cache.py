@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from muster.api.names import CACHE_DIRECTORY
 from muster.controlplane.clusteraccess import KubectlError
+from muster.data.cache.disk import Limits
+from muster.data.cache.program import parse
 from tests.scenarios.deploy.conftest import CHART, SYSTEM, Cluster, Helm
 from tests.scenarios.deploy.test_chart import controller, rendered
 from tests.support.waiting import eventually
@@ -111,6 +114,22 @@ def test_values_reach_the_cache_and_the_controller(offline_helm: Helm) -> None:
         "--cache-namespace=strict",
         "--cache-namespace=looser",
     ]
+
+
+@pytest.mark.parametrize("marks", ["true", "false"])
+def test_the_program_knows_every_option_that_the_chart_gives_it(offline_helm: Helm, marks: str) -> None:
+    _, container = cache(offline_helm, f"--set=data.cache.socketMarks={marks},data.cache.floorPercent=25")
+    env = {each["name"]: "10.0.0.1" for each in container["env"]}
+    arguments = [re.sub(r"\$\((\w+)\)", lambda match: env[match[1]], part) for part in container["args"]]
+    options = parse(arguments)
+    assert options.limits == Limits(size_bytes=100 << 30, floor_fraction=0.25)
+    assert (options.address, options.metrics) == ("10.0.0.1:9447", ("10.0.0.1", 9448))
+    assert options.socket_marks is (marks == "true")
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+    assert options.ticket_key is not None
+    assert {str(options.socket_dir), str(options.ticket_key.parent)} <= mounts.keys()
+    blocks, readable = mounts[str(options.state_dir)], mounts[str(options.read_dir)]
+    assert (readable["name"], readable["readOnly"]) == (blocks["name"], True)
 
 
 def test_the_cache_may_run_on_nodes_of_pools(offline_helm: Helm) -> None:
