@@ -131,6 +131,8 @@ def test_a_job_reads_each_object_once_per_node_through_caches_that_start_on_requ
     )
     assert read["disk"] >= 2 * TOTAL, "and its second rank reads it from the disk"
     assert read["bucket"] == sum(SIZES[key] * count for key, count in downloads.items())
+    (job,) = world.muster.json("data", "status", "--job", "first", "--node", "node-1")["jobs"]
+    assert (job["name"], job["nodes"], job["readers"]) == ("default/first", 1, 0)
     shown = world.muster.ok("data", "status")
     assert re.search(r"^node-0 +ok +\d+(\.\d)? MiB +64 MiB ", shown, re.MULTILINE)
     assert re.search(r"^default/first +2 +\d+% ", shown, re.MULTILINE)
@@ -204,6 +206,23 @@ def test_bad_input_is_refused_with_what_to_change(
     done = world.muster.run("data", *arguments, *where)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert "secret" not in done.stderr.replace("the Secret", "")
+
+
+def test_a_cluster_keeps_its_limit_and_may_have_no_caches(world: World) -> None:
+    muster = world.muster
+    assert "is up already" in muster.ok("up", "--cache", "64Mi")
+    other = muster.run("up", "--cache", "1Gi")
+    assert (other.returncode, "data caches of 64Mi" in other.stderr) == (5, True), other.stderr
+    for size in ("1Mi", "much", "-1"):
+        bad = muster.run("up", "--name", "none", "--cache", size)
+        assert (bad.returncode, f"--cache {size}: not a size of at least 64Mi, and not 0" in bad.stderr) == (2, True)
+    with muster_in(muster.home.parent / "bare") as bare:
+        bare.ok("up", "--nodes", "1", "--gpus", "0", "--cache", "0")
+        done = bare.run("data", "status")
+        assert (done.returncode, "was started without data caches" in done.stderr) == (4, True), done.stderr
+        controllers = [command for command in bare.processes().values() if " controller " in command]
+        assert len(controllers) == 1
+        assert "--cache-volume" not in controllers[0]
 
 
 def test_data_larger_than_the_cache_is_not_begun(world: World) -> None:
