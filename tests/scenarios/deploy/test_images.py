@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ("Dockerfile", "Dockerfile.gputest")
-EXTRAS = {"Dockerfile": "", "Dockerfile.gputest": "gputest-nvidia"}
+EXTRAS = {"Dockerfile": "data", "Dockerfile.gputest": "gputest-nvidia"}
 _PINNED = re.compile(r"(\S+ -m venv (\S+) && )?\S+/pip install --require-hashes --requirement (\S+)")
 
 
