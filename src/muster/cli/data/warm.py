@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
     from muster.kube.client import Client
     from muster.sdk.data.store import ObjectInfo
+    from muster.sdk.data.wire import Message
 
 HEADERS = ("NODE", "BYTES", "BUCKET", "PEERS", "DISK", "ERROR")
 SOURCES = ("bucket", "peer", "disk")
@@ -32,6 +34,8 @@ _HELLO_S = 30.0
 _BLOCK_S = 600
 """Deadline of one block, in seconds."""
 _NODES_AT_ONCE = 8
+_CONNECTIONS = 4
+"""To each node. Small objects would otherwise take as long as the round trips."""
 
 
 class BlockOf(NamedTuple):
@@ -89,12 +93,13 @@ async def _warm(cluster: Cluster, given: Given, nodes: Sequence[str], namespace:
 
             async def warm(cache: NodeCache, link: Link) -> dict[str, int]:
                 await _check_room(link, total)
-                await link.ask(hello, _HELLO_S)
                 done = dict.fromkeys(SOURCES, 0)
-                for block in blocks:
-                    answer = await link.ask(_request(block), _BLOCK_S + _HELLO_S)
-                    done[answer["source"]] += int(answer["length"])
-                    advance(cache.node, int(answer["length"]))
+
+                def count(source: str, length: int) -> None:
+                    done[source] += length
+                    advance(cache.node, length)
+
+                await _download(cache, link, hello, blocks, count)
                 return done
 
             outcomes = await ask_each(caches, warm, _NODES_AT_ONCE)
@@ -131,6 +136,30 @@ def blocks_of(objects: Sequence[ObjectInfo]) -> list[BlockOf]:
         for each in objects
         for index in range(block_count(each.size_bytes))
     ]
+
+
+async def _download(
+    cache: NodeCache, link: Link, hello: Message, blocks: Sequence[BlockOf], count: Callable[[str, int], None]
+) -> None:
+    """Let a node download the blocks, over a few connections at once. Raises CliError."""
+    waiting = deque(blocks)
+
+    async def work(link: Link) -> None:
+        await link.ask(hello, _HELLO_S)
+        while waiting:
+            answer = await link.ask(_request(waiting.popleft()), _BLOCK_S + _HELLO_S)
+            count(answer["source"], int(answer["length"]))
+
+    async with contextlib.AsyncExitStack() as opened:
+        more = range(min(_CONNECTIONS, len(blocks)) - 1)
+        links = [link, *[await opened.enter_async_context(cache.open()) for _ in more]]
+        tasks = [asyncio.create_task(work(each)) for each in links]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _request(block: BlockOf) -> dict[str, object]:
