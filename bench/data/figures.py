@@ -65,9 +65,12 @@ def _cold(sides: Mapping[str, Sequence[Measured]], figures: dict[str, float]) ->
 
 
 def _warm(sides: Mapping[str, Sequence[Measured]], figures: dict[str, float]) -> list[Goal]:
-    for name in sides:
-        spread(f"warm_{name}_share", ratios(sides[name], sides["plain_files"]), figures)
-    return [at_least("warm, share of a plain file read", WARM_SHARE_MIN, figures.get("warm_cached_files_share"))]
+    for name, limit in (("cached_files", "plain_files"), ("streamed_cache", "streamed_files")):
+        spread(f"warm_{name}_share", ratios(sides[name], sides[limit]), figures)
+    return [
+        at_least("warm bytes, share of a plain file read", WARM_SHARE_MIN, figures.get("warm_cached_files_share")),
+        at_least("warm samples, share of plain files", WARM_SHARE_MIN, figures.get("warm_streamed_cache_share")),
+    ]
 
 
 def _saves(sides: Mapping[str, Sequence[Measured]], figures: dict[str, float]) -> list[Goal]:

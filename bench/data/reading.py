@@ -17,16 +17,27 @@ Say = Callable[[str], None]
 
 
 def warm(stage: Stage, repetitions: int, say: Say) -> dict[str, list[Measured]]:
-    """The same shards from the node cache, which has them, beside plain files; both lie in the page cache."""
+    """The same shards from the node cache, which has them, beside plain files; both lie in the page cache.
+
+    Files are read as bytes, and samples are streamed.
+    """
     results: dict[str, list[Measured]] = defaultdict(list)
     with node_caches(stage.folder / "warm", 1) as (cache,):
         environment = {**stage.server.environment(), **cache.environment()}
+        plain = {"url": str(stage.folder / "files")}
+        sides = {
+            "plain_files": ("plain_files", {}),
+            "cached_files": ("cached_files", {}),
+            "streamed_files": ("muster_stream", plain),
+            "streamed_cache": ("muster_stream", {}),
+        }
         for repetition in range(repetitions + 1):
-            for side in ("plain_files", "cached_files"):
-                done = run_alone(side, stage.settings(passes=WARM_PASSES), environment)
+            for name, (side, more) in sides.items():
+                env = {name: environment[name] for name in environment if not more or "CACHE" not in name}
+                done = run_alone(side, stage.settings(passes=WARM_PASSES, **more), env)
                 if repetition > 0:  # the first one fills the cache
-                    results[side].append(done)
-                    say(line(side, done))
+                    results[name].append(done)
+                    say(line(name, done))
     return results
 
 

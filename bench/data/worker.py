@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 Settings = dict[str, Any]
 """bucket, prefix, keys, region, endpoint, folder (for files of this process), and what a side adds."""
@@ -89,8 +89,8 @@ def s3torchconnector(settings: Settings) -> Run:
     """Amazon's connector for PyTorch: its iterable data set, whole objects, one after the other as it has them."""
     from s3torchconnector import S3IterableDataset
 
-    data = S3IterableDataset.from_prefix(
-        f"s3://{settings['bucket']}/{settings['prefix']}/",
+    data = S3IterableDataset.from_objects(
+        [f"s3://{settings['bucket']}/{settings['prefix']}/{key}" for key in settings["keys"]],
         region=settings["region"],
         endpoint=settings["endpoint"],
         transform=lambda entry: len(entry.read()),
@@ -148,7 +148,7 @@ def plain_files(settings: Settings) -> Run:
 
 def muster_stream(settings: Settings, shuffle: bool) -> Run:
     """Muster's reader: samples of all shards, from the bucket, from a folder, or through the node cache."""
-    from muster.sdk.data import stream
+    from muster.sdk.data import Sample, stream
 
     options = {
         "seed": 7,
@@ -164,7 +164,7 @@ def muster_stream(settings: Settings, shuffle: bool) -> Run:
     def sizes() -> Iterator[int]:
         with stream(settings["url"], **options) as batches:
             for batch in batches:
-                for sample in batch:
+                for sample in cast("list[Sample]", batch):
                     yield sum(len(data) for data in sample.data.values())
 
     return lambda: counted(sizes())
@@ -221,7 +221,7 @@ def saving(settings: Settings, background: bool) -> Run:
             began = time.monotonic()
             saved = muster.save_checkpoint(step, write, background=background)
             blocked_s.append(time.monotonic() - began)
-            if background:
+            if isinstance(saved, muster.Saving):
                 saved.wait()
         return len(state) * settings["saves"], 0
 

@@ -117,10 +117,10 @@ class ObstoreStore(Store):
 
         Raises ObjectChanged if an ETag is given and the object has another one, or if it changes in the meantime.
         """
-        chunk_bytes = CHUNK_BYTES if length is None else max(1, min(length, LARGE_CHUNK_BYTES))
+        if length is not None and length <= LARGE_CHUNK_BYTES:
+            return b"".join(self._reading(key, start, length, etag, max(1, length)))  # most often one chunk
         file = io.BytesIO()  # gives its buffer away without a copy, unlike a joined list of chunks
-        for chunk in self._reading(key, start, length, etag, chunk_bytes):
-            file.write(chunk)
+        self.read_into(key, file, start, length, etag)
         return file.getvalue()
 
     def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
