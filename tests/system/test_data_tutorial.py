@@ -98,7 +98,7 @@ def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:
             said[command] = shell.type(command.replace(PORT, port))
     finally:
         shell.close()
-    assert muster.processes() == {}
+    eventually("no process is left", lambda: muster.processes() == {}, 20)
 
     def output(start: str) -> str:
         return next(text for command, text in said.items() if command.startswith(start))
@@ -109,7 +109,8 @@ def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:
     )
     assert "from step 0" not in output("muster logs")
     assert resumed == whole
-    assert re.search(r"digits/train/digits-000.tar", output("muster data ls"))
+    assert "digits-000.tar" in output("muster data ls")
+    assert re.search(r"node-1 +ok +[\d.]+ [KM]iB", output("muster data status"))
     steps = {int(step) for step in re.findall(r"^\s*(\d+)\s", output("muster checkpoints"), re.MULTILINE)}
     assert max(steps) == 160
     assert "demo-secret" not in "".join(said.values())
