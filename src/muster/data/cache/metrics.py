@@ -47,7 +47,34 @@ CORRUPT: Final = Described(
 EVICTED: Final = Described(
     "muster_cache_evicted_bytes_total", "counter", (), "Bytes removed for the size limit or the free-space floor."
 )
+PEER_REQUESTS: Final = Described(
+    "muster_cache_peer_requests_total",
+    "counter",
+    ("outcome",),
+    "Requests to other nodes for blocks, by outcome: ok, or why the next source was asked.",
+)
+PEERS_SKIPPED: Final = Described(
+    "muster_cache_peers_skipped", "gauge", (), "Nodes that are not asked now, because they failed or were slow."
+)
+PEER_CONNECTIONS: Final = Described("muster_cache_peer_connections", "gauge", (), "Open connections from other nodes.")
+SHARD_COPIES: Final = Described(
+    "muster_cache_shard_copies_total",
+    "counter",
+    ("outcome",),
+    "Copies of checkpoint shards for other nodes, by outcome: ok, or why there is no copy.",
+)
+SHARD_RESTORES: Final = Described(
+    "muster_cache_shard_restores_total",
+    "counter",
+    ("outcome",),
+    "Checkpoint shards that other nodes were asked for, by outcome: ok, or why the bucket was read.",
+)
 METRICS: Final = (
+    PEER_REQUESTS,
+    PEERS_SKIPPED,
+    PEER_CONNECTIONS,
+    SHARD_COPIES,
+    SHARD_RESTORES,
     READ,
     READERS,
     BLOCKS,
@@ -102,6 +129,20 @@ class CacheMetrics(Collector):
             (EVICTED, disk.evicted_bytes),
         ):
             yield _family(metric, iter([((), float(value))]))
+        yield from self._of_peers()
+
+    def _of_peers(self) -> Iterable[Metric]:
+        peering = self._node.peering
+        if peering is None:
+            return
+        for metric, outcomes in (
+            (PEER_REQUESTS, peering.blocks.outcomes),
+            (SHARD_COPIES, peering.copies.outcomes),
+            (SHARD_RESTORES, peering.restorer.outcomes),
+        ):
+            yield _family(metric, (((outcome,), count) for outcome, count in sorted(outcomes.items())))
+        yield _family(PEERS_SKIPPED, iter([((), float(len(peering.standing.skipped())))]))
+        yield _family(PEER_CONNECTIONS, iter([((), float(peering.server.connections))]))
 
 
 def labelled(accounts: dict[str, Account]) -> list[Account]:

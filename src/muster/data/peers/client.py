@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeGuard
 
 from muster.data.cache.sinks import WriteFailed
-from muster.data.peers.frames import Code, Message, PeerError, Stream, open_stream
+from muster.data.peers.frames import Code, Message, PeerError, Stream, code_of, open_stream
 from muster.data.peers.gangs import Gang
 from muster.data.peers.transfer import Pace
 
@@ -61,7 +61,7 @@ class Connections:
             async with asyncio.timeout(self.pace.silence_s):
                 answer = await stream.receive()
             if "error" in answer:
-                raise PeerError(str(answer["error"])[:64])
+                raise PeerError(code_of(answer))
             if not answer.get("pending"):
                 return answer
 

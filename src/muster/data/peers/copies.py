@@ -12,7 +12,7 @@ import msgspec
 
 from muster.api.cache_ticket import Peer
 from muster.data.peers.client import Connections
-from muster.data.peers.frames import Code, PeerError
+from muster.data.peers.frames import Code, PeerError, code_of
 from muster.data.peers.gangs import Gang, Gangs
 from muster.data.peers.kept import KeptShards
 from muster.data.peers.shards import Shard
@@ -124,7 +124,7 @@ class Copies:
                     async with asyncio.timeout(_ACK_S):
                         answer = await stream.receive()
                 if not answer.get("kept"):
-                    raise PeerError(str(answer.get("error", Code.MALFORMED))[:64])
+                    raise PeerError(code_of(answer))
         except PeerError as error:
             return error.code
         finally:

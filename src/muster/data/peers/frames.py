@@ -19,6 +19,8 @@ import socket
 import struct
 from typing import Any, Final
 
+from muster.data.peers.holder import STORE_CODES
+
 VERSION: Final = 1
 HANDSHAKE_BYTES_MAX: Final = 1024
 MESSAGE_BYTES_MAX: Final = 512 << 10
@@ -51,6 +53,13 @@ class Code:
     WRONG_BYTES: Final = "wrong-bytes"  # the bytes differ from the announced checksum
     SLOW: Final = "slow"  # no sign of life, too few bytes, or no block in time
     GONE: Final = "gone"  # the connection cannot be opened, or broke
+
+
+def code_of(answer: Message) -> str:
+    """Return the code of an answer with `error`; a code that is not known counts as malformed."""
+    known = {value for name, value in vars(Code).items() if name.isupper()} | STORE_CODES
+    found = answer.get("error")
+    return found if isinstance(found, str) and found in known else Code.MALFORMED
 
 
 class Stream:
@@ -133,7 +142,7 @@ async def _authenticate(
     await write_frame(writer, {"version": VERSION, "uid": uid, "attempt": attempt, "nonce": nonce})
     answer = decode(await read_frame(reader, HANDSHAKE_BYTES_MAX))
     if "error" in answer:
-        raise PeerError(str(answer["error"])[:64])
+        raise PeerError(code_of(answer))
     theirs = str(answer.get("nonce"))
     about = (uid, attempt, address, nonce, theirs)
     if not hmac.compare_digest(mac(key, "server", *about).hex().encode(), str(answer.get("mac")).encode()):
