@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from muster.api.cache_ticket import Peer, PeerList
+from muster.data.cache.blocks import StoreIdentity
+from muster.data.peers.choice import ordered
+from muster.data.peers.holder import Wanted
 from muster.data.peers.shards import Shard
 from muster.sdk.data.cache_client import CacheClient
 from muster.sdk.data.stores import open_store
@@ -209,3 +212,24 @@ def test_confirmed_checkpoint_replaces_older_ones_on_the_node_and_its_partner(si
         confirmed = shard_of(site, uid, 0, step)[0].checkpoint
     for node in nodes:  # steps 60 (confirmed) and 80, each twice
         eventually("two checkpoints", lambda node=node: shards_on(site, node) == held[node] + 4)
+
+
+def test_nodes_that_ask_each_other_for_many_blocks_at_once_do_not_wait_in_a_circle(site: Site) -> None:
+    """If requests to peers took the places of downloads, both nodes would wait for each other until a deadline."""
+    keys, nodes = objects(site, "circle", 128, 1_000), [0, 1]
+    tickets = {node: site.ticket(node, "u-circle", 1, nodes) for node in nodes}
+    store = StoreIdentity("s3", site.server.address, "us-east-1", "", "data").text
+    group = [Peer(slot, site.addresses[slot]) for slot in nodes]
+    other_owns: dict[int, list[str]] = {0: [], 1: []}
+    for key in keys:
+        block = Wanted(store, key, etag_of(site.server.objects[f"data/{key}"]), 1_000, 0)
+        other_owns[1 - ordered(block, group)[0].slot].append(key)
+    for node in nodes:
+        site.read(node, tickets[node], other_owns[1 - node][:1])  # it has a reader before the others ask
+    parts = [(node, other_owns[node][start::32]) for start in range(32) for node in nodes]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(lambda part: site.read(part[0], tickets[part[0]], part[1]), parts))
+    assert site.downloads(keys) == dict.fromkeys(keys, 1)
+    for cache in site.caches[:2]:
+        account = next(each for each in cache.status()["jobs"] if each["job"] == "u-circle")
+        assert account["bytes"]["peer"] > 30_000
