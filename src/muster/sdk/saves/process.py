@@ -14,7 +14,6 @@ class Process:
     """State of one process. A forked child begins with an empty one.
 
     Attributes:
-        in_flight: names of checkpoints that are being saved.
         failed: names of checkpoints whose save failed in this process.
         again: number of saves of each step so far.
         records: records in the object store by key, each with its ETag, so that each version is read once.
@@ -26,7 +25,6 @@ class Process:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
-        self.in_flight: set[str] = set()
         self.failed: set[str] = set()
         self.again: dict[int, int] = {}
         self.began = ""

@@ -108,7 +108,7 @@ def obsolete_in_folder(
         return True
 
     state = process()
-    return obsolete(ours, rules, good, stay | state.in_flight, state.failed, place.attempt())
+    return obsolete(ours, rules, good, stay, state.failed, place.attempt())
 
 
 def began() -> str:
@@ -123,7 +123,7 @@ def run(bucket: Bucket, rules: Retention, protected: AbstractSet[str]) -> None:
     """
     mine, state = records.new("", 0, place.attempt()), process()
     ours = [each for each in bucket.read_records() if each.uid == mine.uid and each.attempt <= mine.attempt]
-    stay = {*protected, *state.in_flight, layout.split(began())[1]}
+    stay = {*protected, layout.split(began())[1]}
 
     def good(record: Record) -> bool:
         try:

@@ -103,7 +103,6 @@ class Save:
                 self._name = checkpoints.unused_name(self._folder, name)
             target = FolderTarget(self._folder, self._name, step, self.wanted.sharded)
         self._target, self.path = target, target.path
-        state.in_flight.add(self._name)
         target.begin()
         return target
 
@@ -208,7 +207,6 @@ class Save:
 
     def _release(self) -> None:
         """Remove what is only on this node, or unfinished."""
-        process().in_flight.discard(self._name)
         if self._target is not None:
             self._target.release(self._local)
         elif self._local:

@@ -25,6 +25,7 @@ class Controller:
     """What the controller does with reports of checkpoints, and with outcomes of restores."""
 
     attempt: int = 1
+    steps: list[int] = dataclasses.field(default_factory=list)
     confirmed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     problems: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     outcomes: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -43,6 +44,8 @@ class Controller:
             raise StaleAttempt(f"attempt {muster.attempt()} is over, the job is at attempt {self.attempt}")
         if path == "/v1/restore":
             return self._restore(body)
+        if "step" in body:
+            self.steps.append(body["step"])
         if "checkpoint" in body:
             self.confirmed.insert(0, body["checkpoint"])
             self.after()

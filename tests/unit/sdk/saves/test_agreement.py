@@ -19,8 +19,13 @@ from tests.support.supervisor_stub import StubController
 PROGRAM = """
 import json, pathlib, sys
 import muster
+def read(files):
+    if len(files.names) == 1:
+        return pathlib.Path(files.path).read_text()
+    name = files.names[muster.rank()]  # of several files each rank reads its own
+    return pathlib.Path(files.fetch([name]), name).read_text()
 try:
-    loaded = muster.load_checkpoint(lambda files: pathlib.Path(files.path).read_text(), deadline_s=float(sys.argv[1]))
+    loaded = muster.load_checkpoint(read, deadline_s=float(sys.argv[1]))
     print(json.dumps(loaded and [loaded[0], loaded[1].step, muster.last_checkpoint().step]))
 except Exception as error:
     print(json.dumps(f"{type(error).__name__}: {error}"))
@@ -102,6 +107,25 @@ async def test_damage_that_ranks_find_makes_all_of_them_load_an_older_checkpoint
     assert await ranks(stub, saved) == [["step 1", 1, 1]] * 4
     failed = {(each["path"], each["reason"]) for each in stub.restores if not each["ok"]}
     assert failed == {(saved[0].path, "Checksum"), (saved[1].path, "Missing")}
+
+
+async def test_damage_that_one_rank_finds_counts_for_its_node_and_for_all_others(
+    stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = save(tmp_path / "ckpt", monkeypatch)
+
+    def write(path: str) -> None:
+        os.mkdir(path)
+        for rank in range(4):
+            Path(path, str(rank)).write_text("fine")
+
+    newest = muster.save_checkpoint(4, write)
+    assert isinstance(newest, muster.Checkpoint)
+    overwrite(muster.Checkpoint(f"{newest.path}/3", 4), "torn")
+    assert await ranks(stub, [newest, *saved]) == [["step 3", 3, 3]] * 4
+    assert {(each["nodeRank"], each.get("reason")) for each in stub.restores if each["path"] == newest.path} == {
+        (0, None), (1, "Checksum"),
+    }  # fmt: skip
 
 
 async def test_job_whose_checkpoints_are_all_bad_does_not_start(

@@ -83,6 +83,16 @@ def test_next_save_waits_for_room_and_the_time_is_reported(job: Job, capsys: pyt
     assert "training waits: 1 earlier checkpoint(s)" in capsys.readouterr().err
 
 
+def test_late_confirmation_does_not_set_the_progress_back(job: Job) -> None:
+    gate = Gate(job)
+    saving = save(1)
+    muster.report(step=9)
+    gate.open()
+    saving.wait(WAIT_S)
+    assert job.controller.steps == [1, 9]
+    assert job.controller.confirmed[0]["step"] == 1
+
+
 def test_several_saves_may_be_unfinished_and_end_in_order(job: Job) -> None:
     gate = Gate(job)
     saves = [save(step, unfinished_max=3) for step in (1, 2, 3)]

@@ -13,6 +13,7 @@ import pytest
 import muster
 from muster.sdk import records
 from muster.sdk.saves import manifest
+from muster.sdk.saves.targets import shards_of
 from tests.support.memorystore import Killed
 from tests.unit.sdk.saves.conftest import Job, new_job, read, text
 
@@ -101,6 +102,19 @@ def test_damaged_file_is_found(job: Job, folder: Path, name: str | None, content
     assert loaded is not None
     assert loaded[1] == good
     assert job.controller.outcomes[0]["reason"] == reason
+
+
+def test_manifest_that_the_controller_did_not_confirm_is_refused(job: Job, folder: Path) -> None:
+    good = muster.save_checkpoint(1, text("one"))
+    muster.save_checkpoint(2, text("two"))
+    (folder / "step-00000002-attempt-1").write_text("six")
+    first = (folder / ".muster/step-00000001-attempt-1.manifest.json").read_bytes()
+    forged = manifest.parse(first)._replace(step=2, shards=shards_of(str(folder / "step-00000002-attempt-1"), 0))
+    (folder / ".muster/step-00000002-attempt-1.manifest.json").write_bytes(manifest.encode(forged))
+    job.start(2)
+    loaded = muster.load_checkpoint(read)
+    assert loaded == ("one", good)
+    assert job.controller.outcomes[0]["reason"] == "Manifest"
 
 
 def test_folders_of_earlier_versions_have_no_manifest_and_are_read(
