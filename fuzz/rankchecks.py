@@ -34,7 +34,7 @@ class NoRankInAPartBoundGang(PatientChecker):
         self._directed: set[tuple[str, int]] = set()
         self._runs: dict[str, int] = {}
         self._saved: dict[str, int] = {}
-        self._lost = set[str]()  # jobs of which a checkpoint was quarantined: an acknowledged step may be lost
+        self._lost = set[str]()  # jobs that have a quarantined checkpoint: an acknowledged step may be lost
         ranks.listeners.append(self._look)
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:

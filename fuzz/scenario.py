@@ -27,7 +27,7 @@ TRAINED = 0.4
 
 
 _DRAWS = 50
-"""Draws, one of which has training jobs: none has them with a probability of 0.6 ** 50."""
+"""Draws; one of them has training jobs: none has them with a probability of 0.6 ** 50."""
 
 
 class NodeFault(msgspec.Struct, frozen=True):

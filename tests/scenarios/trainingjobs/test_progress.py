@@ -128,7 +128,7 @@ def damage(checkpoint: Path) -> None:
 
 
 async def test_all_ranks_restore_the_newest_checkpoint_that_verifies(arena: Arena) -> None:
-    """Issue 14.5: the damaged one is quarantined, and the attempt continues. It confirms no save of an older attempt."""
+    """The damaged one is quarantined, and the attempt continues. It confirms no save of an older attempt."""
     folder = arena.folder
     await arena.submit("train", SHARDED.format(folder=str(folder)), checkpoint={"path": f"{folder}/checkpoints"})
     before = await arena.reaches("train", lambda status: status.last_checkpoint and status.last_checkpoint.step == 30)

@@ -20,7 +20,7 @@ class Deadline:
         self._end = time.monotonic() + seconds + size_bytes / SLOWEST_BYTES_PER_S
 
     def add_bytes(self, size_bytes: int) -> None:
-        """Allow time for bytes of which the call learned later."""
+        """Allow time for bytes that the call learned of later."""
         self._end += size_bytes / SLOWEST_BYTES_PER_S
 
     def remaining_s(self) -> float:

@@ -39,7 +39,7 @@ class ObstoreStore(Store):
     """A bucket, or a prefix in it. `put` of a path sends parts of 16 MiB or more, four at once.
 
     A create-only write is a single request with `If-None-Match: *`, since obstore has no create-only multipart upload.
-    Such an object may therefore have at most 512 MiB, all of which is held in memory.
+    Such an object may therefore have at most 512 MiB, and is held in memory.
 
     Args:
         location: where the store begins.

@@ -1,4 +1,4 @@
-"""The text of a store in the cache's list names all that tells stores apart."""
+"""The text of a store in the cache's list names all that distinguishes stores."""
 
 from __future__ import annotations
 

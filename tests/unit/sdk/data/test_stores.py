@@ -63,7 +63,7 @@ def test_create_only_write_does_not_replace_an_object(store: Store) -> None:
     store.put("manifest.json", b"first", create_only=True)
     with pytest.raises(AlreadyExists):
         store.put("manifest.json", b"second", create_only=True)
-    with pytest.raises(AlreadyExists):  # the same bytes are no excuse
+    with pytest.raises(AlreadyExists):  # even the same bytes are refused
         store.put("manifest.json", b"first", create_only=True)
     assert store.read("manifest.json") == b"first"
 
