@@ -233,9 +233,11 @@ def _save_in_folder(
 def _write_manifest(folder: str, name: str, step: int, cursor: str | None, skipped: tuple[Any, ...]) -> dict[str, Any]:
     """Write the manifest; returns the fields of the report that describe it."""
     from muster.sdk.saves import manifest
+    from muster.sdk.saves.heartbeat import Heartbeat
     from muster.sdk.saves.targets import shards_of
 
-    shards = shards_of(os.path.join(folder, name), 0)
+    with Heartbeat(step):
+        shards = shards_of(os.path.join(folder, name), 0)
     known = manifest.new(step, False, cursor, skipped, shards)
     data = manifest.encode(known)
     try:

@@ -12,8 +12,9 @@ from muster.sdk import reports
 from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import files
+from muster.sdk.saves.heartbeat import Heartbeat
 from muster.sdk.saves.process import process
-from muster.sdk.saves.save import Heartbeat, Save, Wanted, log
+from muster.sdk.saves.save import Save, Wanted, log
 from muster.sdk.saves.saving import Saving
 
 CONFIRM_S = 30.0

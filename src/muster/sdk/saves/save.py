@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from typing import Any, Callable, NamedTuple
 
@@ -22,8 +21,6 @@ from muster.sdk.saves.parts import Part
 from muster.sdk.saves.process import process
 from muster.sdk.saves.retention import Retention
 from muster.sdk.saves.targets import BucketTarget, FolderTarget, Target
-
-HEARTBEAT_S = 15.0
 
 
 class Wanted(NamedTuple):
@@ -230,24 +227,6 @@ class stored:
         if isinstance(error, (StoreError, OSError)):
             message = f"{self._path} was not saved, and earlier checkpoints still count: {error}"
             raise CheckpointNotSaved(message, temporary=isinstance(error, Unavailable)) from error
-
-
-class Heartbeat:
-    """Reports the step from time to time while a save blocks training, so that the job does not count as stalled."""
-
-    def __init__(self, step: int) -> None:
-        self._step, self._ended = step, threading.Event()
-
-    def __enter__(self) -> None:
-        threading.Thread(target=self._run, name="muster-heartbeat", daemon=True).start()
-
-    def __exit__(self, *exc: object) -> None:
-        self._ended.set()
-
-    def _run(self) -> None:
-        with contextlib.suppress(StaleAttempt):  # the save itself learns it
-            while not self._ended.wait(HEARTBEAT_S):
-                reports.report(step=self._step)
 
 
 def log(message: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 import muster
 from muster.sdk.data.errors import Forbidden, Unavailable
-from muster.sdk.saves import background
+from muster.sdk.saves import background, heartbeat
+from tests.support.waiting import eventually
 from tests.unit.sdk.saves.conftest import Job, read, text
 
 WAIT_S = 20.0
@@ -91,6 +92,22 @@ def test_late_confirmation_does_not_set_the_progress_back(job: Job) -> None:
     saving.wait(WAIT_S)
     assert job.controller.steps == [1, 9]
     assert job.controller.confirmed[0]["step"] == 1
+
+
+def test_step_is_reported_while_a_save_blocks_training(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that takes long is not a stall."""
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.01)
+    reported = threading.Event()
+
+    def before(operation: str, key: str) -> None:
+        if operation == "put" and key.endswith("/rank-00000"):
+            eventually("the step is reported again", lambda: len(job.controller.steps) > 2)
+            reported.set()
+
+    job.bucket.before = before
+    muster.save_checkpoint(5, text("x"))
+    assert reported.is_set()
+    assert {*job.controller.steps} == {5}
 
 
 def test_several_saves_may_be_unfinished_and_end_in_order(job: Job) -> None:
