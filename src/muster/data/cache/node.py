@@ -20,6 +20,7 @@ from muster.data.cache.marks import Marks
 from muster.data.cache.memory import MemoryBudget
 from muster.data.cache.rates import Rates
 from muster.data.cache.shares import Shares
+from muster.data.cache.stores import SharedStores
 from muster.data.cache.trust import Trust, Who
 from muster.sdk.data.errors import Unavailable
 from muster.sdk.data.wire import Message
@@ -80,6 +81,7 @@ class Node:
         self.peering: Peering | None = None
         self._readers: dict[str, set[Reader]] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "store")
+        self.stores = SharedStores(lambda store: self._threads.submit(store.close))
         self._shares = Shares(_CALLS, _CALLS_OF_JOB)
 
     def close(self) -> None:

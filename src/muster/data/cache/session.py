@@ -56,6 +56,8 @@ class Session:
         self._place: Place | None = None
         self._credentials: dict[str, str] = {}
         self._store: Store | None = None
+        self._store_key = ""
+        self._ended = False
         self._entered = False
 
     @property
@@ -90,7 +92,8 @@ class Session:
 
     def use(self, credentials: dict[str, str]) -> None:
         """Use these credentials from now on."""
-        self._credentials, self._store = credentials, None
+        self._drop_store()
+        self._credentials = credentials
         self.who = self.who._replace(fingerprint=self.node.trust.fingerprint(self.place.identity.text, credentials))
 
     async def close(self) -> None:
@@ -103,7 +106,9 @@ class Session:
             self.node.leave(self)
         if self.member is not None:
             self.member.end()
-        self._credentials, self._store = {}, None
+        self._ended = True
+        self._drop_store()
+        self._credentials = {}
 
     def lease(self, got: Got) -> int:
         """Keep the block until the reader has ended the lease, and return its number."""
@@ -139,14 +144,29 @@ class Session:
         return await self.node.in_thread(self.who.job, lambda: store.head(full_key, STORE_S), STORE_S + 5)
 
     async def opened(self) -> Store:
-        """The reader's bucket. Raises StoreError."""
-        if self._store is None:
-            place, credentials = self.place, self._credentials
-            proxy = self.node.proxy_url(self.who.job, self.place.identity)
-            self._store = await self.node.in_thread(
-                self.who.job, lambda: open_place(place, credentials, STORE_S, proxy), STORE_S
-            )
-        return self._store
+        """The reader's bucket, which readers of the job with the same credentials share. Raises StoreError."""
+        if self._store is not None:
+            return self._store
+        node, job, key = self.node, self.who.job, self._key
+        place, credentials = self.place, self._credentials
+        proxy = node.proxy_url(job, place.identity)
+        store = await node.stores.enter(
+            key, lambda: node.in_thread(job, lambda: open_place(place, credentials, STORE_S, proxy), STORE_S)
+        )
+        if self._store_key or self._ended or key != self._key:
+            node.stores.leave(key)  # another request was faster, the reader is gone, or it has new credentials
+        else:
+            self._store, self._store_key = store, key
+        return store
+
+    @property
+    def _key(self) -> str:
+        return f"{self.who.job} {self.who.fingerprint}"
+
+    def _drop_store(self) -> None:
+        key, self._store, self._store_key = self._store_key, None, ""
+        if key:
+            self.node.stores.leave(key)
 
     async def _find(self, block: Block, peers: bool) -> Got:
         fetcher, job = self.node.fetcher, self.who.job
