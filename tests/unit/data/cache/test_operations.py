@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import muster
 from muster.sdk.data.cached_store import CachedStore
 from muster.sdk.data.errors import AlreadyExists, Forbidden, NotFound, ObjectChanged, Unavailable, WrongStore
 from muster.sdk.data.wire import MAX_FRAME_BYTES, STATUS, ErrorCode, encode, receive, send
@@ -214,3 +218,29 @@ def test_no_descriptor_stays_open_after_reads(running: Bench) -> None:
     for key in keys * 6:
         running.read(key)
     eventually("descriptors are closed", lambda: len(list(folder.iterdir())) <= before + 2)
+
+
+def oldest_python() -> str:
+    """Python 3.8 if it is here, else the one that runs this test."""
+    for path in [shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python"))]:
+        if path and subprocess.run([path, "--version"], check=False, capture_output=True).returncode == 0:
+            return path
+    return sys.executable
+
+
+def test_image_without_obstore_uses_the_socket(running: Bench) -> None:
+    script = (
+        "import sys; sys.modules['obstore'] = None\n"
+        "from muster.sdk.data import Access, open_store\n"
+        "store = open_store('s3://data/old', Access(sys.argv[2], 'us-east-1', sys.argv[3]), cache=sys.argv[1])\n"
+        "store.put('key', b'old image')\n"
+        "print(type(store).__name__, store.read('key', 4).decode(), [each.key for each in store.list()])\n"
+        "store.delete('key')\n"
+    )
+    arguments = [running.cache.socket_path, running.server.address, running.access().credentials_dir]
+    source = str(Path(muster.__file__).parents[1])
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": source, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [oldest_python(), "-c", script, *arguments], check=False, capture_output=True, text=True, env=environment
+    )
+    assert (done.stdout, done.returncode) == ("CachedStore image ['key']\n", 0), done.stderr
