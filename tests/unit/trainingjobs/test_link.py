@@ -38,8 +38,10 @@ from muster.trainingjobs.supervisor.controller.link import ControllerLink
 url, ca, token = sys.argv[1:]
 settings = types.SimpleNamespace(
     url=urllib.parse.urlsplit(url), tls=ssl.create_default_context(cafile=ca), token_file=token)
-link = ControllerLink(settings, lambda directive: print(json.dumps(directive), flush=True))
+about = {}
+link = ControllerLink(settings, lambda directive: print(json.dumps(directive), flush=True), lambda: about)
 for line in sys.stdin:
+    about.update(cacheAddress="127.0.0.1:9447", cacheExpires=1)
     link.report(json.loads(line))
     link.start() if link._said == 1 else None
 """
@@ -211,3 +213,10 @@ async def test_every_connection_but_the_first_resumes_the_tls_session(server: Se
         transport.abort()
     await until("another connection", lambda: set(server.resumed) - before)
     assert all(server.resumed[each] for each in set(server.resumed) - before)
+
+
+@pytest.mark.parametrize("side", ["real"], indirect=True)
+async def test_address_of_the_node_cache_is_in_each_request(server: Server, side: Side) -> None:
+    side.say("idle")
+    await until("a poll waits", lambda: server.hears)
+    assert (server.member.cache_address, server.member.cache_expires) == ("127.0.0.1:9447", 1)
