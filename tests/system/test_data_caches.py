@@ -181,6 +181,20 @@ def test_a_killed_cache_is_started_again_and_one_of_a_vanished_node_is_not(world
     eventually("its cache is back", lambda: world.status().keys() == {"node-0", "node-1"})
 
 
+def test_caches_continue_with_a_cluster_whose_state_is_kept(world: World) -> None:
+    muster = world.muster
+    if not world.caches():
+        run_job(world, "kept")
+    muster.ok("data", "warm", URL, *world.store, "--node", "node-0")
+    os.kill(json.loads((muster.folder() / "daemon.json").read_text())["pid"], signal.SIGKILL)
+    eventually("its programs end with the daemon", lambda: not world.caches())
+    assert "continues" in muster.ok("up")
+    eventually("the caches are back", lambda: world.status().keys() == {"node-0", "node-1"})
+    assert muster.json("data", "warm", URL, *world.store, "--node", "node-0")["nodes"] == [
+        {"node": "node-0", "bytes": {"bucket": 0, "peer": 0, "disk": TOTAL}}
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
