@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -64,7 +63,7 @@ def _text(context: click.Context, parameter: click.Parameter, value: str) -> str
 def _folder(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refuse a folder that does not exist; a click callback."""
     not_empty(context, parameter, value)
-    if value and not Path(value).is_dir():
+    if value and not os.path.isdir(value):
         raise BadInput(f"--credentials {value} is not a folder", "it holds files such as AWS_ACCESS_KEY_ID")
     return value
 
