@@ -261,7 +261,7 @@ def _take_back(draft: Draft, gang: Gang, groups: Groups) -> bool:
 
     This comes before more gangs are backfilled, which would use the nodes that are free. If the gang would fit except
     for gangs that began a moment ago, nothing more is backfilled on its nodes, and these are asked a little later. The
-    same holds if it waits only until pods that are being deleted have stopped.
+    same holds if it waits only until pods that are being deleted have stopped, or until a write in flight moves a slot.
     A gang that lost nodes takes them from backfilled gangs here, and from others in `_make_room_in_order`.
     """
     if gang.key in draft.leaving:

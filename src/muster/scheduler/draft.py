@@ -32,6 +32,7 @@ class Draft:
         repairs: gangs whose slots need other nodes, and whether their placement keeps its deadline.
         leaving: gangs that this plan preempts.
         written: gangs whose placement this plan writes.
+        moving: (node, class) of slots that gangs give up with a write of this plan, or with a write in flight.
         kept: nodes reserved for waiting gangs.
         short: gangs that lack nodes, in queue order. For each: its slots by class, and whether it had lost nodes.
         searches: failed searches for victims, by gang; None if the next search may run at once.
@@ -51,6 +52,7 @@ class Draft:
     repairs: list[tuple[Gang, SlotReview, bool]] = field(default_factory=list)
     leaving: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    moving: list[tuple[str, PodClass | None]] = field(default_factory=list)
     unreported: int = 0
     starts: dict[str, Start] = field(default_factory=dict)
     kept: Reservations = field(init=False)
@@ -62,6 +64,9 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
+        nodes = self.snapshot.nodes
+        for key, slots in self.snapshot.giving_up.items():
+            self.moving += [(name, nodes[name].holds[key, slot]) for name, slot in slots]
         recalled = self.recalled
         self.kept = Reservations(
             self.snapshot, recalled.matcher, self.ledger, recalled.expected, self.settings, self.now
@@ -110,6 +115,7 @@ def write(
         backfill=backfill,
     )
     draft.actions.append(WritePlacement(gang.key, placement, reason))
+    draft.moving += [held for slot, held in gang.holds.items() if slot in chosen and held[0] != chosen[slot]]
     draft.written.add(gang.key)
 
 

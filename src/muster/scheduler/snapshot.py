@@ -57,6 +57,7 @@ class Snapshot:
         joining: bound gangs with pending pods beyond their minimum, by the classes of those.
         shown: keys of the gangs whose pods show a demand to autoscalers.
         stopping: pods on nodes that are being deleted, by UID.
+        giving_up: (node, slot) pairs that are reserved only until a write in flight has ended, by the gang's key.
         budgets: disruption budgets for evictions.
         searches: recent searches for victims that found none, by the key of the gang that needs the room.
         owners: team of each node that has one.
@@ -86,6 +87,7 @@ class Snapshot:
     joining: Mapping[QueueKey, Queue]
     shown: Collection[str]
     stopping: Mapping[str, PodRecord]
+    giving_up: Mapping[str, Sequence[tuple[str, int]]]
     budgets: Budgets
     searches: Mapping[str, FailedSearch]
     owners: Mapping[str, str]

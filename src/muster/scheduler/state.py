@@ -93,6 +93,7 @@ class ClusterState:
             joining=self._queues.joining,
             shown=self._shown,
             stopping=self._stopping,
+            giving_up=self._holding.giving_up,
             budgets=self.budgets,
             searches=self._searches,
             owners=self._table.owners,

@@ -7,6 +7,7 @@ import pytest
 
 from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.gangs.priority import JobFacts
+from muster.scheduler.plan import WritePlacement
 from muster.scheduler.queue.unmet_demand import lacking
 from tests.unit.scheduler.world import World, reason_of
 
@@ -333,6 +334,33 @@ def test_a_pod_of_a_gang_that_keeps_its_slot_gives_no_room() -> None:
     add_restartable(world, "small")
     world.run()
     assert set(world.nodes_of("small").values()) == {"c"}
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_no_gang_is_backfilled_on_a_node_that_the_head_gets_once_a_slot_has_moved(*, in_flight: bool) -> None:
+    """Base seed 3000113: while a slot moved off a node, a gang was backfilled on its other half."""
+    world = World()
+    world.add_nodes("a")
+    world.add_gang("moves", 1, gpus=4)
+    world.carry_out(world.decide().actions[0])
+    world.add_nodes("b", labels={"zone": "b"})
+    world.add_gang("running", 1, gpus=4, nodeSelector={"zone": "b"})
+    for action in world.decide().actions:
+        if action.gang == world.gang("running").key:
+            world.carry_out(action)
+    moves = world.gang("moves")
+    world.state.avoid(moves, 0, "a")
+    move = next(action for action in world.decide().actions if isinstance(action, WritePlacement))
+    assert [slot.node for slot in move.placement.spec.slots] == ["b"]
+    if in_flight:
+        world.state.begin_write(moves, move.placement)
+    world.add_gang("head", 1)
+    add_restartable(world, "small", gpus=4)
+    written = [action.gang for action in world.decide().actions if isinstance(action, WritePlacement)]
+    assert written == ([] if in_flight else [moves.key])
+    world.state.end_write(moves, None)
+    world.run()
+    assert (world.nodes_of("moves"), world.nodes_of("head")) == ({0: "b"}, {0: "a"})
 
 
 def test_record_of_a_backfilled_gang_is_written_once_if_the_gang_in_front_waits_for_one_lost_node() -> None:

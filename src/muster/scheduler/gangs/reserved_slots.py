@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.nodes.node_table import NodeTable
@@ -20,6 +20,11 @@ class Holding:
         self._table = table
         self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self._giving_up: dict[str, list[tuple[str, int]]] = {}
+
+    @property
+    def giving_up(self) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """The (node, slot) pairs, by gang, that are reserved only until a write in flight has ended."""
+        return self._giving_up
 
     def placed_on(self, node: str) -> Collection[tuple[str, int]]:
         """Return the (gang, slot) pairs placed on the node."""

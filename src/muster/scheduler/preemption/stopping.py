@@ -1,4 +1,4 @@
-"""Finds out whether a gang fits once pods that are being deleted have stopped."""
+"""Finds out whether a gang fits once pods that are being deleted have stopped, and writes in flight have ended."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from muster.scheduler.queue.overtaking import overtakers
 
 
 def fits_once_stopped(draft: Draft, gang: Gang, groups: Groups, closed: Closed, spared: Collection[str]) -> bool:
-    """Return whether all slots fit when these pods have stopped and the gangs backfilled behind `gang` have left.
+    """Return whether all slots fit when stopping pods, moved slots and the gangs backfilled behind `gang` have left.
 
     Without this, another gang could start on the free nodes each time that one stops, and the gang would never fit.
+    A slot has moved when the write of its Placement has ended.
     A pod that does not stop within its grace does not count. `closed` are nodes reserved for others. `spared` are keys
     of gangs that stay.
     """
     stopping = list(_stopping(draft))
-    if not stopping:
+    if not stopping and not draft.moving:
         return False
     ledger = draft.ledger.fork()
-    given = [(pod.counted_on, pod.cls) for pod in stopping]
+    given = [(pod.counted_on, pod.cls) for pod in stopping] + draft.moving
     given += [room for other in overtakers(draft.snapshot, gang) if other.key not in spared for room in _taken(other)]
     for name, cls in given:
         bucket = ledger.room(draft.snapshot.nodes[name])
@@ -42,7 +43,8 @@ def fits_once_stopped(draft: Draft, gang: Gang, groups: Groups, closed: Closed, 
     )
     if isinstance(found, Shortage):
         return False
-    wake(draft, min(_stops_by(draft, pod) for pod in stopping))
+    if stopping:
+        wake(draft, min(_stops_by(draft, pod) for pod in stopping))
     return True
 
 
