@@ -25,7 +25,7 @@ from muster.api.names import (
 )
 from muster.embedded.objects import section, timestamp
 from muster.embedded.watchhub import Item
-from muster.kube.errors import Conflict, NotFound
+from muster.kube.errors import Conflict, Invalid, NotFound
 from muster.sim.replay.objects import GPU_MODEL
 from muster.sim.virtual.cluster import VirtualCluster
 
@@ -295,11 +295,18 @@ class Owner:
         self._remove_all(job)
 
     def change(self, name: str, size: int, excluded: str) -> None:
-        """Recreate the pods of a job with another size, and keep them away from a node if one is named."""
+        """Recreate the pods of a job with another size, and keep them away from a node if one is named.
+
+        The API server refuses another size of a job that has begun: the user changes it while the job is suspended.
+        """
         job = self.jobs[name]
         job.spec = msgspec.structs.replace(job.spec, size=size)
         job.excluded |= {excluded} - {""}
-        self._cluster.call("PATCH", job.spec.path, {"spec": {"replicas": size}})
+        try:
+            self._cluster.call("PATCH", job.spec.path, {"spec": {"replicas": size}})
+        except Invalid:
+            self._cluster.call("PATCH", job.spec.path, {"spec": {"suspend": True, "replicas": size}})
+            self._cluster.call("PATCH", job.spec.path, {"spec": {"suspend": None}})
         self._remove_all(job)
 
     def _node_of(self, item: Item) -> str:

@@ -9,7 +9,9 @@ import pytest
 from fuzz.run import run
 from fuzz.scenario import scenario
 
-SEEDS = range(25)
+CHANGED_LATER = 3000192
+"""A user makes a job smaller that has been resumed and waits again."""
+SEEDS = (*range(25), CHANGED_LATER)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
