@@ -163,7 +163,8 @@ def load_checkpoint(
         read: called with a `CheckpointFiles`. Its `path` is a file or folder on this node, as `write` of
             save_checkpoint made it. May be called again for an older checkpoint.
         agree: without Muster and with several ranks: called with whether this rank succeeded; returns whether all did.
-        deadline_s: how long to wait for other ranks and the object store.
+        deadline_s: how long to wait for the controller, for a request to the object store, and for other ranks of this
+            node. While other nodes load the checkpoint, the call waits.
 
     Returns:
         The result of `read` and the checkpoint; None if the job starts without one.

@@ -20,7 +20,10 @@ from muster.sdk.saves.once import wait_for, write_json
 REQUEST_TIMEOUT_S = 45.0
 """The controller answers "wait" after 20 s."""
 _RETRY_MAX_S = 5.0
-_ERRORS = {each.__name__: each for each in (StaleAttempt, ControllerUnavailable)}
+_ERRORS: dict[str, type[Exception]] = {
+    each.__name__: each for each in (StaleAttempt, ControllerUnavailable, TimeoutError)
+}
+_MARGIN_S = 5.0
 SOURCES = ("bucket", "peer", "disk")
 
 
@@ -87,61 +90,66 @@ def remove_older() -> None:
                 shutil.rmtree(os.path.join(shared, name), ignore_errors=True)
 
 
-def with_controller(outcome: Outcome, call: int, turn: int, deadline: float) -> Verdict:
+def with_controller(outcome: Outcome, call: int, turn: int, deadline_s: float) -> Verdict:
     """Report this rank's outcome, and return the verdict for all ranks.
 
     Args:
         outcome: this rank's.
         call: number of the call of load_checkpoint in this process.
         turn: number of checkpoints that were tried before in this call.
-        deadline: when to stop, on the monotonic clock.
+        deadline_s: how long to wait for other ranks of this node, and for an answer of the controller. While other
+            nodes load the checkpoint, the controller answers "wait", and the time is counted again: the job's rule for
+            stalls ends that.
 
     Raises:
         StaleAttempt: the attempt is over.
-        ControllerUnavailable: no verdict by the deadline.
-        TimeoutError: another rank of this node did not load the checkpoint by the deadline.
+        ControllerUnavailable: the controller did not answer in time.
+        TimeoutError: another rank of this node did not load the checkpoint in time.
     """
     ranks, folder = place.local_world_size(), restore_folder()
     if ranks == 1:
-        return _ask(outcome, 1, deadline)
+        return _ask(outcome, 1, deadline_s, lambda: None)
     if not folder:
         raise ControllerUnavailable("MUSTER_RESTORE_DIR is not set, so the ranks of this node cannot agree")
     os.makedirs(folder, exist_ok=True)
     base = os.path.join(folder, f"agree-{call}-{turn}")
     write_json(f"{base}-rank-{place.local_rank()}.json", outcome._asdict())
-    verdict = f"{base}-verdict.json"
+    verdict, waiting = f"{base}-verdict.json", f"{base}-waiting.json"
     if place.local_rank():
-        said = wait_for(verdict, deadline, "local rank 0 of this node did not pass on the controller's verdict in time")
+        late = "local rank 0 of this node did not pass on the controller's verdict in time"
+        said = wait_for(verdict, 2 * deadline_s + _MARGIN_S, late, alive=waiting)  # local rank 0 may wait twice
         if said["kind"] in _ERRORS:
             raise _ERRORS[said["kind"]](said["message"])
         return Verdict(said["kind"], Chosen(*said["older"]) if said["older"] else None)
-    outcomes = []
-    for rank in range(ranks):
-        late = f"local rank {rank} of this node did not call load_checkpoint, or did not finish it in time"
-        outcomes.append(Outcome(**wait_for(f"{base}-rank-{rank}.json", deadline, late)))
     try:
-        found = _ask(_of_node(outcomes), ranks, deadline)
-    except (StaleAttempt, ControllerUnavailable) as error:
+        outcome = _of_node(base, ranks, deadline_s)
+        found = _ask(outcome, ranks, deadline_s, lambda: write_json(waiting, {}))
+    except (StaleAttempt, ControllerUnavailable, TimeoutError) as error:
         write_json(verdict, {"kind": type(error).__name__, "message": str(error)})
         raise
     write_json(verdict, found._asdict())
     return found
 
 
-def _of_node(outcomes: list[Outcome]) -> Outcome:
+def _of_node(base: str, ranks: int, deadline_s: float) -> Outcome:
+    """Wait for the outcomes of all ranks of this node, and return them as one."""
+    end, outcomes = time.monotonic() + deadline_s, []
+    for rank in range(ranks):
+        late = f"local rank {rank} of this node did not call load_checkpoint, or did not finish it in time"
+        outcomes.append(Outcome(**wait_for(f"{base}-rank-{rank}.json", end - time.monotonic(), late)))
     bad = next((each for each in outcomes if each.reason), outcomes[0])
     total = {source: sum(each.bytes_from.get(source, 0) for each in outcomes) for source in SOURCES}
     return bad._replace(seconds=max(each.seconds for each in outcomes), bytes_from=total)
 
 
-def _ask(outcome: Outcome, ranks: int, deadline: float) -> Verdict:
+def _ask(outcome: Outcome, ranks: int, deadline_s: float, waiting: Callable[[], object]) -> Verdict:
     body: dict[str, Any] = {
         "path": outcome.path, "nodeRank": place.node_rank(), "ok": not outcome.reason, "ranks": ranks,
         "seconds": round(outcome.seconds, 3), "bytesFrom": {each: outcome.bytes_from.get(each, 0) for each in SOURCES},
     }  # fmt: skip
     if outcome.reason:
         body.update(reason=outcome.reason, message=outcome.message[: reports.MESSAGE_CHARS_MAX])
-    problem, failures = "no time to try", 0
+    deadline, problem, failures = time.monotonic() + deadline_s, "no time to try", 0
     while time.monotonic() < deadline:
         try:
             said = reports.exchange("/v1/restore", body, min(REQUEST_TIMEOUT_S, max(0.1, deadline - time.monotonic())))
@@ -152,12 +160,14 @@ def _ask(outcome: Outcome, ranks: int, deadline: float) -> Verdict:
             pause = error.after_s or min(_RETRY_MAX_S, 0.1 * 2.0 ** min(failures, 6)) * random.uniform(0.5, 1.0)
             time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
             continue
-        kind, problem = said.get("verdict"), "other nodes have not loaded the checkpoint yet"
+        kind = said.get("verdict")
         if kind == "older":
             older = said["checkpoint"]
             return Verdict("older", Chosen(older["path"], older.get("step", 0), older.get("manifest", "")))
         if kind in ("go", "none", "fail"):
             return Verdict(kind)
+        waiting()
+        deadline, failures = time.monotonic() + deadline_s, 0
     raise ControllerUnavailable(f"the ranks did not agree on the checkpoint {outcome.path} in time: {problem}")
 
 

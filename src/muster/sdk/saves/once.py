@@ -15,6 +15,7 @@ from typing import Any, Callable
 from muster.sdk.saves.manifest import BadCheckpoint
 
 _PAUSE_S = 0.05
+_SLOWEST_BYTES_PER_S = 1 << 20
 
 
 class Once:
@@ -22,15 +23,20 @@ class Once:
 
     Args:
         folder: the folder that they share.
-        deadline: when to stop waiting, on the monotonic clock.
+        deadline_s: how long to wait for another rank, and a second more for each MiB of its work.
     """
 
-    def __init__(self, folder: str, deadline: float) -> None:
-        self._folder, self._deadline = folder, deadline
+    def __init__(self, folder: str, deadline_s: float) -> None:
+        self._folder, self._deadline_s = folder, deadline_s
         os.makedirs(folder, exist_ok=True)
 
-    def run(self, key: str, work: Callable[[], object]) -> None:
+    def run(self, key: str, size_bytes: int, work: Callable[[], object]) -> None:
         """Do the work, unless another rank of this node does it or has done it.
+
+        Args:
+            key: names the work.
+            size_bytes: number of bytes that it moves.
+            work: does it.
 
         Raises:
             BadCheckpoint: the work raised it, here or in another rank.
@@ -41,7 +47,8 @@ class Once:
         try:
             os.close(os.open(base + ".claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
-            said = wait_for(outcome, self._deadline, f"another rank of this node did not finish {key}")
+            deadline_s = self._deadline_s + size_bytes / _SLOWEST_BYTES_PER_S
+            said = wait_for(outcome, deadline_s, f"another rank of this node did not finish {key} in time")
             if said:
                 raise BadCheckpoint(said["reason"], said["message"]) from None
             return
@@ -64,9 +71,20 @@ def write_json(path: str, said: dict[str, Any]) -> None:
     os.replace(partial, path)
 
 
-def wait_for(path: str, deadline: float, late: str) -> dict[str, Any]:
-    """Wait for a file of `write_json` and return what it holds. Raises TimeoutError with the message `late`."""
+def wait_for(path: str, deadline_s: float, late: str, alive: str = "") -> dict[str, Any]:
+    """Wait for a file of `write_json` and return what it holds. Raises TimeoutError with the message `late`.
+
+    Args:
+        path: the file.
+        deadline_s: how long to wait, counted again whenever the file `alive` changes.
+        late: the message of the error.
+        alive: a file that the other process replaces from time to time; "" for none.
+    """
+    deadline, seen = time.monotonic() + deadline_s, 0
     while True:
+        changed = _changed(alive) if alive else 0
+        if changed != seen:
+            deadline, seen = time.monotonic() + deadline_s, changed
         try:
             with open(path, encoding="utf-8") as file:
                 said: dict[str, Any] = json.load(file)
@@ -76,3 +94,10 @@ def wait_for(path: str, deadline: float, late: str) -> dict[str, Any]:
         if time.monotonic() >= deadline:
             raise TimeoutError(late)
         time.sleep(_PAUSE_S)
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return 0

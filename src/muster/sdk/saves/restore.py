@@ -36,7 +36,7 @@ class FolderSource(Source):
 
     def fetch(self, shard: Shard) -> None:
         """Verify the shard's file."""
-        self._once.run(f"{self.root}/{shard.key}", lambda: folders.verify(self.root, shard))
+        self._once.run(f"{self.root}/{shard.key}", shard.size_bytes, lambda: folders.verify(self.root, shard))
 
 
 class BucketSource(Source):
@@ -54,7 +54,7 @@ class BucketSource(Source):
 
     def fetch(self, shard: Shard) -> None:
         """Copy the shard to this node, and verify it on the way."""
-        self._once.run(shard.key, lambda: self._copy(shard))
+        self._once.run(shard.key, shard.size_bytes, lambda: self._copy(shard))
 
     def _copy(self, shard: Shard) -> None:
         path = os.path.join(self.root, *shard.key.split("/"))
@@ -132,9 +132,8 @@ def load(
     read: Callable[[CheckpointFiles], Result], agree: Callable[[bool], bool] | None, deadline_s: float
 ) -> tuple[Result, Checkpoint] | None:
     """See `muster.load_checkpoint`."""
-    deadline = time.monotonic() + deadline_s
     if place.attempt():
-        return _with_muster(read, deadline)
+        return _with_muster(read, deadline_s)
     if place.world_size() > 1 and agree is None:
         raise ValueError(
             "load_checkpoint without Muster and with several ranks needs agree=: a function that is called with "
@@ -142,7 +141,7 @@ def load(
         )
     candidates = checkpoints.newest_first()
     for checkpoint in candidates:
-        result, outcome = _try(read, Chosen(checkpoint.path, checkpoint.step), deadline, 0)
+        result, outcome = _try(read, Chosen(checkpoint.path, checkpoint.step), deadline_s, 0)
         if agreement.by_program(outcome, agree):
             return _loaded(result, checkpoint)
         log(f"the checkpoint {checkpoint.path} is not used: {outcome.message or 'another rank could not load it'}")
@@ -151,7 +150,7 @@ def load(
     return None
 
 
-def _with_muster(read: Callable[[CheckpointFiles], Result], deadline: float) -> tuple[Result, Checkpoint] | None:
+def _with_muster(read: Callable[[CheckpointFiles], Result], deadline_s: float) -> tuple[Result, Checkpoint] | None:
     env = os.environ
     path = env.get("MUSTER_CHECKPOINT", "")
     if not path:
@@ -161,10 +160,10 @@ def _with_muster(read: Callable[[CheckpointFiles], Result], deadline: float) -> 
     agreement.remove_older()
     call, turn = process().loads, 0
     while True:
-        result, outcome = _try(read, chosen, deadline, call)
+        result, outcome = _try(read, chosen, deadline_s, call)
         if outcome.reason:
             log(f"the checkpoint {chosen.path} cannot be loaded: {outcome.message}")
-        verdict = agreement.with_controller(outcome, call, turn, deadline)
+        verdict = agreement.with_controller(outcome, call, turn, deadline_s)
         if place.local_rank() == 0:
             _Scratch(chosen.path, call).remove()
         if verdict.kind == "go":
@@ -189,7 +188,7 @@ def _loaded(result: Result | None, checkpoint: Checkpoint) -> tuple[Result, Chec
 
 
 def _try(
-    read: Callable[[CheckpointFiles], Result], chosen: Chosen, deadline: float, call: int
+    read: Callable[[CheckpointFiles], Result], chosen: Chosen, deadline_s: float, call: int
 ) -> tuple[Result | None, Outcome]:
     """Load a checkpoint on this rank. An error of the store that says nothing about the checkpoint is raised."""
     began = time.monotonic()
@@ -199,8 +198,8 @@ def _try(
     with _Scratch(chosen.path, call) as scratch:
         try:
             try:
-                once = Once(os.path.join(scratch, "done"), deadline)
-                manifest, source = _open(chosen, os.path.join(scratch, "shards"), once, deadline)
+                once = Once(os.path.join(scratch, "done"), deadline_s)
+                manifest, source = _open(chosen, os.path.join(scratch, "shards"), once, deadline_s)
                 result = read(CheckpointFiles(chosen.step, manifest, source))
                 outcome = Outcome(chosen.path)
             except BadCheckpoint as error:
@@ -216,11 +215,11 @@ def _try(
     return result, outcome._replace(seconds=time.monotonic() - began, bytes_from=counts)
 
 
-def _open(chosen: Chosen, root: str, once: Once, deadline: float) -> tuple[Manifest | None, Source]:
+def _open(chosen: Chosen, root: str, once: Once, deadline_s: float) -> tuple[Manifest | None, Source]:
     if not layout.is_url(chosen.path):
         path = layout.plain(chosen.path)
         return folders.read_manifest(path, chosen.manifest), FolderSource(path, once)
-    store = bucket.open_bucket(chosen.path, max(1.0, deadline - time.monotonic())).store
+    store = bucket.open_bucket(chosen.path, deadline_s).store
     try:
         manifest = bucket.read_manifest(store, "", chosen.manifest)
         return manifest, BucketSource(store, root, once, chosen, manifest.attempt)
