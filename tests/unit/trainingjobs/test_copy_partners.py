@@ -103,3 +103,11 @@ def test_near_ranks_contain_both_nodes_of_a_shard_after_ranks_moved_by_two():
 def test_near_ranks_of_tiny_jobs_are_other_nodes(nodes):
     partners = choose([Domain("", "")] * nodes)
     assert len(near(partners, 0, nodes)) == nodes - 2
+
+
+def test_domain_with_nearly_all_nodes_costs_no_long_search():
+    """Hardly any exchange helps then. Without a limit, each of 7,000 nodes would be compared with all others."""
+    domains = [Domain("z", "a" if number < 7000 else "b") for number in range(7500)]
+    partners = choose(domains)
+    assert partners.same_domain >= 6000
+    assert partners.outside == "Node"

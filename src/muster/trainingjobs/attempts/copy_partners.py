@@ -18,7 +18,9 @@ from muster.api.run_record import SWAPS_MAX, CopyPartners, RunRecord
 from muster.api.training_job import TrainingJob
 from muster.trainingjobs.plan import RecordEvent
 
-_SPREAD: Final = 32
+_TRIES: Final = 50_000
+"""Most pairs that are compared for exchanges: if most nodes are in one domain, hardly any exchange helps."""
+_SPREAD: Final = 8
 """Offsets that are tried besides the sizes of domains, for orders that mix the domains."""
 NEAR: Final = 2
 """A replaced node may move the ranks of others, and the offset, by one. A shard's node and its partner are then still
@@ -131,12 +133,13 @@ def _exchange(domains: Sequence[Domain], partners: list[int], best: int) -> list
     """Exchange partners of nodes that would have theirs in their own domain, in place. Returns pairs of node ranks."""
     swaps: list[int] = []
     moved: set[int] = set()
+    tries = iter(range(_TRIES))
     for rank, domain in enumerate(domains):
         if _cost(domain, domains[partners[rank]]) <= best or rank in moved:
             continue
         if len(swaps) == 2 * SWAPS_MAX:
             break
-        others = (each for each in range(len(domains)) if each not in moved)
+        others = (each for each, _ in zip(range(len(domains)), tries, strict=False) if each not in moved)
         other = next((each for each in others if _improves(domains, partners, rank, each, best)), None)
         if other is not None:
             partners[rank], partners[other] = partners[other], partners[rank]

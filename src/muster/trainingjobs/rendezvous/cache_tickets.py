@@ -36,7 +36,7 @@ class _Group(msgspec.Struct, frozen=True):
 
     hosts: tuple[Host, ...]
     peers: tuple[Peer, ...]
-    encoded: list[dict[str, Any]]
+    encoded: msgspec.Raw
     digest: str
 
 
@@ -98,7 +98,7 @@ class CacheTickets:
         )
         if len(self._groups) >= _GROUPS_MAX:
             self._groups.clear()
-        group = _Group(run.hosts, peers, [msgspec.to_builtins(peer) for peer in peers], group_digest(peers))
+        group = _Group(run.hosts, peers, msgspec.Raw(msgspec.json.encode(peers)), group_digest(peers))
         self._groups[(job_uid, number)] = group
         return group
 
