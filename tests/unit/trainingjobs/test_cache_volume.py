@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from muster.api.training_job import CheckpointSpec, DataSpec, TrainingJob, TrainingJobSpec
+from muster.cli.errors import ExitCode
+from muster.cli.main import run
 from muster.kube.objects.meta import ObjectMeta
 from muster.trainingjobs.pods.pod import PodSettings, build_pod, settings_for
 from muster.trainingjobs.pods.stores import CacheVolume
@@ -57,3 +59,19 @@ def test_only_namespaces_with_the_claim_wait_for_it() -> None:
     claim = {"persistentVolumeClaim": {"claimName": "muster-cache", "readOnly": True}}
     assert cache_of(CLAIM, DATA, "claims", allows_host_paths=False) == claim
     assert cache_of(CLAIM, DATA, "others") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--cache-volume=claim",), "--cache-volume claim and --cache-namespace go together"),
+        (("--cache-volume=hostPath", "--cache-namespace=a"), "--cache-volume claim and --cache-namespace go together"),
+        (("--cache-volume=claim", "--cache-namespace=A_b"), "--cache-namespace 'A_b' cannot be the name"),
+        (("--cache-volume=hostPath", "--cache-dir=run"), "--cache-dir 'run' is not an absolute path"),
+    ],
+)
+def test_options_of_the_controller_that_would_leave_pods_pending_are_refused(
+    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["controller", *options]) == ExitCode.BAD_INPUT
+    assert said in capsys.readouterr().err

@@ -23,7 +23,7 @@ from prometheus_client import REGISTRY
 from muster.api.names import ANNOTATION_SHADOW, CACHE_DIRECTORY, CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.api.trimmed import FORMS
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
-from muster.cli.names import finite
+from muster.cli.names import finite, valid_namespace
 from muster.cli.names import namespace as namespace_name
 from muster.cli.processes.listening import address
 from muster.cli.teams.team_key import read_team_key, until_team_key_changes
@@ -331,6 +331,14 @@ def command(
     """Run the controllers (the chart starts it)."""
     if advertise_url and (urlsplit(advertise_url).scheme != "https" or not urlsplit(advertise_url).hostname):
         raise BadInput(f"--advertise-url {advertise_url!r} is not https://HOST[:PORT]")
+    wrong = [each for each in cache_namespaces if not valid_namespace(each)]
+    if wrong:
+        raise BadInput(f"--cache-namespace {wrong[0]!r} cannot be the name of a namespace")
+    if (cache_volume == "claim") != bool(cache_namespaces):
+        raise BadInput(
+            "--cache-volume claim and --cache-namespace go together",
+            "name each namespace that has the claim, or leave both out",
+        )
     if not cache_dir.startswith("/"):
         raise BadInput(f"--cache-dir {cache_dir!r} is not an absolute path", f"{CACHE_DIRECTORY} is usual")
     if lease_duration < 1:
