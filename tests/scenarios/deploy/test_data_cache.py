@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +99,26 @@ def test_only_socket_marks_need_a_capability_and_the_nodes_network(offline_helm:
     assert "user = 0\n" in pod["initContainers"][0]["command"][2], "its folders belong to the same user"
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     assert {port["containerPort"] for port in container["ports"]} == {port["hostPort"] for port in container["ports"]}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")
+def test_the_nodes_folders_and_what_is_in_them_get_the_user_of_the_cache(offline_helm: Helm, tmp_path: Path) -> None:
+    """`socketMarks` changes the user, and blocks of the earlier user must stay readable."""
+    blocks, sockets = tmp_path / "blocks", tmp_path / "sockets"
+    (blocks / "deep").mkdir(parents=True)
+    sockets.mkdir()
+    (blocks / "deep" / "block").write_text("data")
+    (blocks / "link").symlink_to("/etc/hostname")
+    before = os.stat("/etc/hostname").st_uid
+    for marks, user in (("false", 65532), ("true", 0), ("false", 65532)):
+        pod, container = cache(offline_helm, f"--set=data.cache.socketMarks={marks}")
+        (first,) = pod["initContainers"]
+        mounted = {each["mountPath"] for each in first["volumeMounts"]}
+        assert set(first["command"][3:]) == mounted
+        subprocess.run([sys.executable, *first["command"][1:3], str(blocks), str(sockets)], check=True, timeout=30)
+        paths = (blocks, blocks / "deep", blocks / "deep" / "block", blocks / "link", sockets)
+        assert {os.lstat(path).st_uid for path in paths} == {user} == {container["securityContext"]["runAsUser"]}
+    assert os.stat("/etc/hostname").st_uid == before
 
 
 def test_values_reach_the_cache_and_the_controller(offline_helm: Helm) -> None:
