@@ -8,7 +8,7 @@ import sys
 import click
 from rich.logging import RichHandler
 
-from bench.data import figures, reading, saving, sharing, stage
+from bench.data import figures, reading, restoring, saving, sharing, stage
 from bench.data.processes import Measured
 from bench.data.samples import FULL, QUICK
 from bench.report import console, emit
@@ -20,6 +20,7 @@ PARTS = {
     "readers": sharing.readers,
     "gang": sharing.gang,
     "saves": saving.saves,
+    "restores": restoring.restores,
 }
 
 

@@ -86,13 +86,15 @@ def tables(results: Results) -> list[Table]:
     """One table a part: throughput, CPU and memory of each side."""
     made = []
     for part, sides in results.items():
-        table = Table("side", "MB/s", "CPU s/GB", "peak MB", title=part)
+        table = Table("side", "MB/s", "CPU s/GB", "peak MB", "bucket sent", "blocked s", title=part)
         for side, repetitions in sides.items():
             table.add_row(
                 side,
                 _range([each.mb_per_s for each in repetitions], 0),
                 _range([each.cpu_s_per_gb for each in repetitions], 2),
                 _range([each.peak_mb for each in repetitions], 0),
+                _range([each.downloads for each in repetitions if each.downloads], 2),
+                _range([each.blocked_s for each in repetitions if each.blocked_s], 3),
             )
         made.append(table)
     return made

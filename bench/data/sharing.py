@@ -52,11 +52,12 @@ def gang_of_nodes(folder: Path, count: int) -> Iterator[tuple[list[NodeCache], d
     public = folder / "ticket.pub"
     public.write_text(signer.public_key + "\n")
     with node_caches(folder, count, f"--ticket-key={public}") as caches:
-        group = PeerList(group=tuple(Peer(slot, cache.address) for slot, cache in enumerate(caches)))
-        yield (
-            caches,
-            {cache.name: _ticket(folder, cache, slot, signer, key, group) for slot, cache in enumerate(caches)},
-        )
+        group = tuple(Peer(slot, cache.address) for slot, cache in enumerate(caches))
+        tickets = {}
+        for slot, cache in enumerate(caches):
+            peers = PeerList(group=group, partner=group[(slot + 1) % count])
+            tickets[cache.name] = _ticket(folder, cache, slot, signer, key, peers)
+        yield caches, tickets
 
 
 def _ticket(folder: Path, cache: NodeCache, slot: int, signer: TicketSigner, key: str, peers: PeerList) -> Path:
@@ -64,7 +65,7 @@ def _ticket(folder: Path, cache: NodeCache, slot: int, signer: TicketSigner, key
         uid="bench",
         namespace="default",
         job="bench",
-        attempt=1,
+        attempt=2,  # the first one has no checkpoints to restore
         slot=slot,
         expires=int(time.time()) + 3600,
         key=key_digest(key),

@@ -7,6 +7,7 @@ It runs in the environments of the peers too, so it imports nothing of Muster ex
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -205,6 +206,50 @@ def cached_files(settings: Settings) -> Run:
     return run
 
 
+def restore_bucket(settings: Settings) -> Run:
+    """Reads shards of a checkpoint from the bucket into files, with their checksums, as a restore does."""
+    from muster.sdk.data.access import access_from
+    from muster.sdk.data.stores import open_store
+
+    store = open_store(settings["checkpoint"], access_from("MUSTER_CHECKPOINT"))
+
+    def run() -> Done:
+        total = 0
+        for shard in settings["shards"]:
+            path = os.path.join(settings["folder"], shard["key"])
+            with open(path, "wb") as file:
+                total += store.read_into(shard["key"], file)
+            with open(path, "rb") as file:
+                assert hashlib.file_digest(file, "sha256").hexdigest() == shard["sha256"]
+        return total, 0
+
+    return run
+
+
+def restore_node(settings: Settings) -> Run:
+    """Reads the same shards through the node cache: from its disk, or from a peer."""
+    from muster.sdk.saves.manifest import Shard
+    from muster.sdk.saves.node_shards import NodeShards
+
+    node = NodeShards(os.environ["MUSTER_CACHE_SOCKET"], os.environ["MUSTER_CACHE_TICKET"])
+
+    def run() -> Done:
+        total = 0
+        for each in settings["shards"]:
+            shard = Shard(each["key"], 0, each["size"], each["sha256"], "")
+            kept = node.kept(shard, settings["checkpoint"], 1, 1, 60.0)
+            assert kept.source == settings["source"], kept.source
+            digest = hashlib.sha256()
+            for piece in kept.read(shard.size_bytes):
+                digest.update(piece)
+                total += len(piece)
+            os.close(kept.descriptor)
+            assert digest.hexdigest() == each["sha256"]
+        return total, 0
+
+    return run
+
+
 def saving(settings: Settings, background: bool) -> Run:
     """Saves a state of pseudo-random bytes; each save begins when the one before has ended."""
     import muster
@@ -249,6 +294,8 @@ SIDES: dict[str, Callable[[Settings], Run]] = {
     "cached_files": cached_files,
     "muster_save": lambda settings: saving(settings, background=False),
     "muster_background_save": lambda settings: saving(settings, background=True),
+    "restore_bucket": restore_bucket,
+    "restore_node": restore_node,
     "boto3": boto3_whole,
     "s3torchconnector": s3torchconnector,
     "mosaicml_streaming": mosaicml_streaming,

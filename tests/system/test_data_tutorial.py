@@ -77,7 +77,7 @@ class Shell:
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.communicate()
 
 
 def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_modules_to_run_are_there(page: Path) -> None:
 @every_page
 def test_commands_have_the_options_they_are_shown_with(page: Path) -> None:
     for line in typed(page, "muster"):
-        name, *words = line.split()
+        name, *words = line.partition(" -- ")[0].split()  # then come options of the program
         command = cli.get_command(click.Context(cli), name)
         assert command is not None, line
         params = list(command.params)
