@@ -76,7 +76,7 @@ class NodeCache:
     def connect(self, name: str = "cache.sock") -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(20)
-        connection.connect(str(self.sockets / name))
+        connection.connect(str((self.state if name == "control.sock" else self.sockets) / name))
         return connection
 
     def control(self, **message: Any) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class CacheFolders:
         self.blocks = root / "blocks"
         self.sockets = root / "run"
         self.socket = self.sockets / "cache.sock"
-        self.control = self.sockets / "control.sock"
+        self.control = self.blocks / "control.sock"
 
 
 class Layout:

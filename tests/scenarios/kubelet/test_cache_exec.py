@@ -17,6 +17,7 @@ from tests.support.waiting import until
 
 pytestmark = OVER_WEBSOCKET
 SOCKETS = "/var/run/muster-cache"
+BLOCKS = "/var/lib/muster-cache"
 
 
 async def cache_pod(node: NodeUnderTest) -> Pod:
@@ -25,9 +26,15 @@ async def cache_pod(node: NodeUnderTest) -> Pod:
         "name": CONTAINER,
         "image": "none",
         "command": ["python3", "-m", "muster.data.cache"],
-        "args": ["--node=$(NODE_NAME)", "--state-dir=/blocks", f"--socket-dir={SOCKETS}", "--size=64Mi", "--floor=1%"],
+        "args": [
+            "--node=$(NODE_NAME)",
+            f"--state-dir={BLOCKS}",
+            f"--socket-dir={SOCKETS}",
+            "--size=64Mi",
+            "--floor=1%",
+        ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-        "volumeMounts": [{"name": "blocks", "mountPath": "/blocks"}, {"name": "socket", "mountPath": SOCKETS}],
+        "volumeMounts": [{"name": "blocks", "mountPath": BLOCKS}, {"name": "socket", "mountPath": SOCKETS}],
     }
     volumes = [{"name": name, "emptyDir": {}} for name in ("blocks", "socket")]
     labels = dict(each.split("=") for each in SELECTOR.split(","))
@@ -41,7 +48,7 @@ async def test_requests_travel_by_exec_into_the_pod_of_the_cache(node: NodeUnder
     assert none.value.exit_code == ExitCode.NOT_FOUND
 
     pod = await cache_pod(node)
-    socket = node.state_dir / "pods" / pod.uid / "volumes" / "socket" / "control.sock"
+    socket = node.state_dir / "pods" / pod.uid / "volumes" / "blocks" / "control.sock"
     assert len(str(socket)) > 107, "longer than an address may be"
     await until("the cache listens", socket.is_socket)
     (cache,) = await find_caches(cluster, node.client, NAMESPACE, [node.name])
@@ -59,4 +66,4 @@ async def test_requests_travel_by_exec_into_the_pod_of_the_cache(node: NodeUnder
             await link.ask({"op": "status", "padding": "x" * MAX_FRAME_BYTES}, 30)
     with pytest.raises(CliError, match="no node cache on elsewhere"):
         await find_caches(cluster, node.client, NAMESPACE, [node.name, "elsewhere"])
-    assert RELAY[-1] == f"{SOCKETS}/control.sock"
+    assert RELAY[-1] == f"{BLOCKS}/control.sock"

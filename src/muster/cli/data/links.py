@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from muster.kube.objects.pod import Pod
 
 CONTAINER = "cache"
-POD_SOCKET = "/var/run/muster-cache/control.sock"
+POD_SOCKET = "/var/lib/muster-cache/control.sock"
 RELAY = ("python3", "-m", "muster.cli.data.relay", POD_SOCKET)
 _CONNECT_S = 5.0
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 SOCKET: Final = "cache.sock"
 CONTROL_SOCKET: Final = "control.sock"
+"""In the state folder, because the other socket's folder is mounted into pods, and root in a pod passes its mode."""
 _SWEEP_S: Final = 1.0
 _STALLED_S: Final = 120.0
 _POWERS: Final = "KMGT"
@@ -107,7 +108,7 @@ async def run(options: Options) -> None:
             running = [
                 *metrics,
                 tasks.create_task(server.serve(options.socket_dir / SOCKET, 0o666, control=False)),
-                tasks.create_task(server.serve(options.socket_dir / CONTROL_SOCKET, 0o600, control=True)),
+                tasks.create_task(server.serve(options.state_dir / CONTROL_SOCKET, 0o600, control=True)),
                 tasks.create_task(_sweep(disk, progress)),
                 tasks.create_task(node.egress.serve()),
             ]

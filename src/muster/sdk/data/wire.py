@@ -33,7 +33,7 @@ A connection that begins with `join` has no store. It makes the node a member of
   Answer: a read-only descriptor, `length`, `source` ("disk" or "peer").
 - `confirm`: `checkpoint`, which the controller has confirmed: older ones are dropped.
 
-The control socket (mode 0600) has the same operations, and these, which need no `hello`:
+The control socket (`control.sock` in the state folder, mode 0600) has the same operations, and these, which need no `hello`:
 
 - `status` has the figures of all jobs.
 - `ls`: `prefix`, `after` (0, then `next` of the previous page, on the same connection).
