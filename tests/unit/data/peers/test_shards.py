@@ -312,8 +312,9 @@ async def test_copy_waits_for_a_partner_that_is_down(tmp_path, monkeypatch):
         await keep(node, join(node, addresses, 0), data, shard_of(data), copy=True)
         async with node_on(tmp_path / "b", addresses[1]) as partner:
             join(partner, addresses, 1)
-            await until("the copy", lambda: partner.peering.kept.catalog("u-1"))
-        assert node.peering.copies.outcomes == {"ok": 1}
+            await until("the end of the copy", lambda: node.peering.copies.outcomes)
+            assert node.peering.copies.outcomes == {"ok": 1}
+            assert len(partner.peering.kept.catalog("u-1")) == 1
 
 
 async def test_copies_of_an_attempt_that_is_over_are_not_sent(tmp_path):
