@@ -15,11 +15,13 @@ Only rank 0 reports and saves; on other ranks `report` and `save_checkpoint` do 
 work on one machine.
 """
 
-from muster.sdk.checkpoints import Checkpoint, checkpoint_dir, last_checkpoint, load_checkpoint, save_checkpoint
+from muster.sdk.checkpoints import load_checkpoint, save_checkpoint
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, NoGoodCheckpoint, StaleAttempt
 from muster.sdk.place import attempt, local_rank, local_world_size, node_rank, rank, world_size
 from muster.sdk.reports import backfilled, report, should_checkpoint
+from muster.sdk.saves.checkpoint import Checkpoint
 from muster.sdk.saves.checkpoint_files import CheckpointFiles
+from muster.sdk.saves.own import checkpoint_dir, last_checkpoint
 from muster.sdk.saves.saving import Saving
 
 __all__ = [

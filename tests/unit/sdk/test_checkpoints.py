@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.sdk import checkpoints, records
+from muster.sdk import records
+from muster.sdk.saves import own
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(tmp_path / "ckpt"))
-    monkeypatch.setattr(checkpoints, "_committed", None)
+    monkeypatch.setattr(own, "_committed", None)
     return tmp_path / "ckpt"
 
 
@@ -39,7 +40,7 @@ def as_job(monkeypatch: pytest.MonkeyPatch, name: str, attempt: int = 1) -> None
 
 
 def restarted(monkeypatch: pytest.MonkeyPatch, attempt: int) -> None:
-    monkeypatch.setattr(checkpoints, "_committed", None)
+    monkeypatch.setattr(own, "_committed", None)
     monkeypatch.setenv("MUSTER_ATTEMPT", str(attempt))
 
 
@@ -47,7 +48,7 @@ def test_without_muster_the_newest_checkpoint_is_the_one_to_resume_from(monkeypa
     assert muster.last_checkpoint() is None
     for step in (9, 10, 100):
         muster.save_checkpoint(step, text(str(step)))
-    monkeypatch.setattr(checkpoints, "_committed", None)  # as a new process sees it
+    monkeypatch.setattr(own, "_committed", None)  # as a new process sees it
     last = muster.last_checkpoint()
     assert last is not None
     assert (last.step, Path(last.path).read_text()) == (100, "100")
@@ -145,7 +146,7 @@ def test_unconfirmed_checkpoints_are_removed_with_the_next_confirmed_one(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dead:  # a process that was killed removes nothing
-        dead.setattr(checkpoints, "_remove", lambda path: None)
+        dead.setattr("muster.sdk.checkpoints._remove", lambda path: None)
         dead.setattr(records, "remove", lambda folder, record: None)
         with pytest.raises(KeyboardInterrupt):
             muster.save_checkpoint(2, killed)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.sdk import checkpoints, reports
+from muster.sdk import reports
+from muster.sdk.saves import own
 from tests.support.supervisor_stub import StubController
 
 
@@ -19,7 +20,7 @@ from tests.support.supervisor_stub import StubController
 async def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubController]:
     monkeypatch.setattr(reports, "_reporter", None)
     monkeypatch.setattr(reports, "PROGRESS_INTERVAL_S", 0.1)
-    monkeypatch.setattr(checkpoints, "_committed", None)
+    monkeypatch.setattr(own, "_committed", None)
     async with StubController(tmp_path) as controller:
         controller.attempt = 2
         for name, value in controller.node(0).env.items():

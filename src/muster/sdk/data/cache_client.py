@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import weakref
-from typing import BinaryIO, Callable, NamedTuple
+from typing import BinaryIO, Callable
 
 from muster.sdk.data.access import Access
 from muster.sdk.data.cached_object import CachedObject
@@ -18,6 +18,7 @@ from muster.sdk.data.obstore_clients import endpoint_of_environment
 from muster.sdk.data.store import Store
 from muster.sdk.data.wire import (
     VERSION,
+    Answer,
     CacheUnavailable,
     ErrorCode,
     Message,
@@ -44,14 +45,6 @@ def cache_from_environment() -> CacheClient | None:
     """Return a client of the cache that MUSTER_CACHE_SOCKET names, or None if the pod has none."""
     path = os.environ.get("MUSTER_CACHE_SOCKET", "")
     return CacheClient(path, os.environ.get("MUSTER_CACHE_TICKET", "")) if path else None
-
-
-class Answer(NamedTuple):
-    """An answer, its descriptor (-1 without), and a function that ends a lease of it."""
-
-    message: Message
-    descriptor: int
-    end_lease: Callable[[int], None]
 
 
 class CacheClient:

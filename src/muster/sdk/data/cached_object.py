@@ -5,14 +5,11 @@ from __future__ import annotations
 import io
 import os
 import threading
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from muster.sdk.data.errors import ObjectChanged
 from muster.sdk.data.store import Store
-from muster.sdk.data.wire import BLOCK_BYTES, CacheUnavailable, Message, block_range
-
-if TYPE_CHECKING:
-    from muster.sdk.data.cache_client import Answer
+from muster.sdk.data.wire import BLOCK_BYTES, Answer, CacheUnavailable, Message, block_range
 
 _BASE_S = 40.0
 _SLOWEST_BYTES_PER_S = 1 << 20

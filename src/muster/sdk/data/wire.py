@@ -33,7 +33,8 @@ A connection that begins with `join` has no store. It makes the node a member of
   Answer: a read-only descriptor, `length`, `source` ("disk" or "peer").
 - `confirm`: `checkpoint`, which the controller has confirmed: older ones are dropped.
 
-The control socket (`control.sock` in the state folder, mode 0600) has the same operations, and these, which need no `hello`:
+The control socket (`control.sock` in the state folder, mode 0600) has the same operations. It also has these, which
+need no `hello`:
 
 - `status` has the figures of all jobs.
 - `ls`: `prefix`, `after` (0, then `next` of the previous page, on the same connection).
@@ -50,7 +51,7 @@ import json
 import os
 import socket
 import struct
-from typing import Any, Dict, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Sequence
 
 VERSION = 1
 BLOCK_BYTES = 32 << 20
@@ -93,6 +94,14 @@ class ErrorCode:
     REFUSED = "refused"  # the store refused for another reason, which the message names
     UNAVAILABLE = "unavailable"  # the store did not answer in time
     WRONG_STORE = "wrong-store"  # bucket, region, endpoint or credentials do not fit, or the daemon refuses them
+
+
+class Answer(NamedTuple):
+    """An answer, its descriptor (-1 without), and a function that ends a lease of it."""
+
+    message: Message
+    descriptor: int
+    end_lease: Callable[[int], None]
 
 
 class CacheUnavailable(Exception):

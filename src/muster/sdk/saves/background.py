@@ -9,9 +9,9 @@ import time
 from typing import Callable
 
 from muster.sdk import reports
-from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import files
+from muster.sdk.saves.checkpoint import Checkpoint
 from muster.sdk.saves.heartbeat import Heartbeat
 from muster.sdk.saves.process import process
 from muster.sdk.saves.save import Save, Wanted, log

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.sdk import records, reports
-from muster.sdk.checkpoints import Checkpoint
 from muster.sdk.data.access import access_from
 from muster.sdk.data.errors import NotFound
 from muster.sdk.data.store import ObjectInfo, Store
 from muster.sdk.saves import layout, manifest, parallel
+from muster.sdk.saves.checkpoint import Checkpoint
 from muster.sdk.saves.manifest import BadCheckpoint, Manifest
 from muster.sdk.saves.process import process
 

@@ -9,14 +9,14 @@ import threading
 import time
 from typing import Callable, TypeVar
 
-from muster.sdk import checkpoints, place
-from muster.sdk.checkpoints import Checkpoint
+from muster.sdk import place
 from muster.sdk.data.errors import Forbidden, NotFound, StoreError
 from muster.sdk.data.store import Store
 from muster.sdk.data.wire import CacheUnavailable
 from muster.sdk.errors import NoGoodCheckpoint
-from muster.sdk.saves import agreement, bucket, files, folders, layout, marks, node_shards
+from muster.sdk.saves import agreement, bucket, files, folders, layout, marks, node_shards, own
 from muster.sdk.saves.agreement import Chosen, Outcome
+from muster.sdk.saves.checkpoint import Checkpoint
 from muster.sdk.saves.checkpoint_files import CheckpointFiles, Source
 from muster.sdk.saves.manifest import BadCheckpoint, Manifest, Shard
 from muster.sdk.saves.once import Once
@@ -139,14 +139,14 @@ def load(
             "load_checkpoint without Muster and with several ranks needs agree=: a function that is called with "
             "whether this rank succeeded, and returns whether all ranks did (for example an all-reduce of the minimum)"
         )
-    candidates = checkpoints.newest_first()
+    candidates = own.newest_first()
     for checkpoint in candidates:
         result, outcome = _try(read, Chosen(checkpoint.path, checkpoint.step), deadline_s, 0)
         if agreement.by_program(outcome, agree):
             return _loaded(result, checkpoint)
         log(f"the checkpoint {checkpoint.path} is not used: {outcome.message or 'another rank could not load it'}")
     if candidates:
-        raise NoGoodCheckpoint(f"none of {len(candidates)} checkpoints in {checkpoints.checkpoint_dir()} can be loaded")
+        raise NoGoodCheckpoint(f"none of {len(candidates)} checkpoints in {own.checkpoint_dir()} can be loaded")
     return None
 
 
@@ -183,7 +183,7 @@ def _with_muster(read: Callable[[CheckpointFiles], Result], deadline_s: float) -
 
 def _loaded(result: Result | None, checkpoint: Checkpoint) -> tuple[Result, Checkpoint]:
     process().began = checkpoint.path
-    checkpoints.note_committed(checkpoint)
+    own.note_committed(checkpoint)
     return result, checkpoint  # type: ignore[return-value]
 
 

@@ -8,13 +8,13 @@ import sys
 import time
 from typing import Any, Callable, NamedTuple
 
-from muster.sdk import checkpoints, place, reports
-from muster.sdk.checkpoints import Checkpoint
+from muster.sdk import place, reports
 from muster.sdk.data.errors import StoreError, Unavailable
 from muster.sdk.errors import CheckpointNotSaved, ControllerUnavailable, StaleAttempt
 from muster.sdk.saves import bucket as buckets
-from muster.sdk.saves import files, layout, manifest, marks, node_shards, parts, retention
+from muster.sdk.saves import files, layout, manifest, marks, node_shards, own, parts, retention
 from muster.sdk.saves.bucket import Bucket
+from muster.sdk.saves.checkpoint import Checkpoint
 from muster.sdk.saves.files import no_space
 from muster.sdk.saves.manifest import Shard
 from muster.sdk.saves.parts import Part
@@ -97,7 +97,7 @@ class Save:
             os.makedirs(self._folder, exist_ok=True)
             if not self.wanted.sharded:
                 name = layout.checkpoint_name(step, place.attempt())
-                self._name = checkpoints.unused_name(self._folder, name)
+                self._name = own.unused_name(self._folder, name)
             target = FolderTarget(self._folder, self._name, step, self.wanted.sharded)
         self._target, self.path = target, target.path
         target.begin()
@@ -162,7 +162,7 @@ class Save:
             with stored(self.path):
                 target.discard()
             raise
-        checkpoints.note_committed(Checkpoint(self.path, self.wanted.step))
+        own.note_committed(Checkpoint(self.path, self.wanted.step))
         try:
             target.confirm()
         except StoreError as error:  # the controller's record counts
@@ -174,7 +174,7 @@ class Save:
             if self._bucket is not None:
                 retention.run(self._bucket, self.wanted.retention, {self._name})
             else:
-                checkpoints.prune(os.path.dirname(self.path), self.wanted.retention, {self.path})
+                own.prune(os.path.dirname(self.path), self.wanted.retention, {self.path})
         except (StoreError, OSError) as error:
             log(f"old checkpoints could not be removed, and the next save tries again: {error}")
 

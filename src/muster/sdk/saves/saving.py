@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from muster.sdk.checkpoints import Checkpoint
+    from muster.sdk.saves.checkpoint import Checkpoint
 
 
 class Saving:

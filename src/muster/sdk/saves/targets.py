@@ -11,10 +11,10 @@ import os
 import shutil
 import time
 
-from muster.sdk import checkpoints, place, records
+from muster.sdk import place, records
 from muster.sdk.data.errors import AlreadyExists, NotFound
 from muster.sdk.errors import CheckpointNotSaved
-from muster.sdk.saves import durable, files, layout, manifest, parallel, parts
+from muster.sdk.saves import durable, files, layout, manifest, own, parallel, parts
 from muster.sdk.saves.bucket import Bucket
 from muster.sdk.saves.files import LocalFile
 from muster.sdk.saves.manifest import Shard
@@ -174,7 +174,7 @@ class FolderTarget(Target):
     def begin(self) -> None:
         """Write the record."""
         if place.rank() == 0 or not records.exists(self.folder, self.name):
-            checkpoints.write_record(self.folder, self._record)
+            own.write_record(self.folder, self._record)
 
     def upload(self, local: str) -> tuple[Shard, ...]:
         """Store this rank's files, and return their checksums."""
@@ -220,7 +220,7 @@ class FolderTarget(Target):
     def confirm(self) -> None:
         """Note the confirmation."""
         self._record = self._record._replace(confirmed=time.time())
-        checkpoints.write_record(self.folder, self._record)
+        own.write_record(self.folder, self._record)
 
     def discard(self) -> None:
         """Remove everything."""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import muster
-from muster.sdk import checkpoints, reports
+from muster.sdk import reports
 from muster.sdk.errors import StaleAttempt
-from muster.sdk.saves import background, bucket, process
+from muster.sdk.saves import background, bucket, own, process
 from tests.support.memorystore import Bucket, Killed, MemoryStore
 
 BASE = "memory://bucket/ckpt/train-uid"
@@ -82,7 +82,7 @@ class Job:
         env("MUSTER_CHECKPOINT", newest.get("path", ""))
         env("MUSTER_CHECKPOINT_STEP", str(newest.get("step", 0)))
         env("MUSTER_CHECKPOINT_MANIFEST", newest.get("manifest", ""))
-        for module, name in ((checkpoints, "_committed"), (process, "_process"), (background, "_current")):
+        for module, name in ((own, "_committed"), (process, "_process"), (background, "_current")):
             self.monkeypatch.setattr(module, name, None)
         self.monkeypatch.setattr(reports, "_reporter", None)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import muster
-from muster.sdk import checkpoints
+from muster.sdk.saves import own
 from tests.support.supervisor_stub import StubController
 
 PROGRAM = """
@@ -42,7 +42,7 @@ async def stub(tmp_path: Path) -> AsyncIterator[StubController]:
 def save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[muster.Checkpoint]:
     """Three checkpoints, newest first."""
     monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(folder))
-    monkeypatch.setattr(checkpoints, "_committed", None)
+    monkeypatch.setattr(own, "_committed", None)
     saved = []
     for step in (1, 2, 3):
 
