@@ -100,7 +100,7 @@ def _members(read: Read, size_bytes: int, whole: bool = True) -> Iterator[_Membe
             elif kind == "L":
                 long_name = _text(read(data, size))
             continue
-        if kind == "S" or any(field.startswith("GNU.sparse") for field in extended):
+        if kind == "S" or (extended and any(field.startswith("GNU.sparse") for field in extended)):
             raise ValueError(f"{name!r} is a sparse file: write the archive without --sparse")
         yield _Member(extended.get("path") or long_name or name, start, data, size, kind in "0\x007")
         start, long_name, extended = at, "", {}
@@ -110,11 +110,12 @@ def _members(read: Read, size_bytes: int, whole: bool = True) -> Iterator[_Membe
 
 def _header(header: bytes, at: int) -> tuple[str, int, str]:
     """Name, size and type of a ustar or GNU header."""
-    stored = _number(header[148:156], at)
-    if stored != sum(header) - sum(header[148:156]) + 8 * 32:
+    stored = header[148:156]
+    if _number(stored, at) != sum(header.translate(None, b"\0")) - sum(stored) + 8 * 32:  # fewer bytes to add
         raise ValueError(f"the header at byte {at} has a wrong checksum")
     name = _text(header[:100])
-    prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""  # GNU has other fields there
+    # GNU has other fields there
+    prefix = _text(header[345:500]) if header[345] and header[257:263] == b"ustar\0" else ""
     size = _number(header[124:136], at)
     return (f"{prefix}/{name}" if prefix else name), size, chr(header[156])
 
