@@ -12,6 +12,7 @@ from muster.cli.data.source import credentials_to_send
 from muster.cli.data.status import by_job
 from muster.cli.data.warm import blocks_of
 from muster.cli.errors import BadInput
+from muster.cli.main import run
 from muster.sdk.data.access import Access
 from muster.sdk.data.store import ObjectInfo
 from muster.sdk.data.wire import BLOCK_BYTES
@@ -85,3 +86,9 @@ def test_only_credentials_of_stores_are_sent_to_a_cache(tmp_path: Path) -> None:
     assert credentials_to_send(Access(credentials_dir=str(tmp_path)), environment) == {"AWS_ACCESS_KEY_ID": "other"}
     with pytest.raises(BadInput, match="cannot be read"):
         credentials_to_send(Access(credentials_dir=str(tmp_path / "none")), environment)
+
+
+@pytest.mark.parametrize("command", ["ls", "warm"])
+def test_missing_source_is_a_usage_error(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["data", command], "muster") == 2
+    assert "missing argument 'SOURCE'" in capsys.readouterr().err

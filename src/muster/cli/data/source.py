@@ -70,15 +70,15 @@ def _folder(context: click.Context, parameter: click.Parameter, value: str) -> s
 
 def source_options(required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the argument SOURCE and its options. The command receives them as one parameter, `given`."""
-    default = None if required else ""
+    absent: dict[str, Any] = {} if required else {"default": ""}  # a default of None would count as a value
     options = (
         click.argument(
             "source",
             metavar="SOURCE" if required else "[SOURCE]",
             required=required,
-            default=default,
             callback=_text,
             shell_complete=job_names,
+            **absent,
         ),
         click.option("--endpoint", default="", metavar="URL", callback=not_empty, help="Endpoint of the store."),
         click.option("--region", default="", metavar="NAME", callback=not_empty, help="Region of the bucket."),
