@@ -87,6 +87,8 @@ def save_checkpoint(
     if place.rank() != 0 and not sharded:
         return None
     step = int(step)
+    if not 0 <= step <= records.STEP_MAX:
+        raise ValueError(f"save_checkpoint(step=...) must be from 0 to {records.STEP_MAX}, not {step}")
     reports.report(step=step)  # prevents a stall: a large checkpoint takes long to write
     folder = checkpoint_dir()
     from muster.sdk.saves.retention import Retention
@@ -97,8 +99,12 @@ def save_checkpoint(
         from muster.sdk.saves.save import Wanted
 
         wanted = Wanted(step, deadline_s, sharded, background, cursor, tuple(skipped), rules)
-        return saver.save(wanted, folder, write, unfinished_max)
-    return _save_in_folder(folder, step, write, deadline_s, rules, cursor, tuple(skipped))
+        if background:
+            return saver.save(wanted, folder, write, unfinished_max)
+        with process().one_save:
+            return saver.save(wanted, folder, write, unfinished_max)
+    with process().one_save:
+        return _save_in_folder(folder, step, write, deadline_s, rules, cursor, tuple(skipped))
 
 
 def load_checkpoint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 
 
 def flush(path: str) -> None:
@@ -17,8 +18,9 @@ def flush(path: str) -> None:
 
 
 def flush_one(path: str) -> None:
-    """Fsync one file or folder, not its contents. A symlink is skipped."""
-    if os.path.islink(path):
+    """Fsync one file or folder, not its contents. Others are skipped: opening a named pipe would wait for a writer."""
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         return
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -49,9 +49,18 @@ def _regular(path: str, strict: bool) -> bool:
         if strict:
             raise CheckpointNotSaved(f"write() left nothing readable at {path}: {error.strerror}") from error
         return False
+    if strict and not _is_text(path):
+        raise CheckpointNotSaved(f"write() made {path!r}, whose name is not UTF-8: rename it")
     if strict and not regular:
         raise CheckpointNotSaved(f"write() made {path}, which is not a file or an ordinary folder")
     return regular
+
+
+def _is_text(path: str) -> bool:
+    try:
+        return bool(path.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def checksum(path: str) -> tuple[int, str]:

@@ -42,7 +42,7 @@ class Once:
             BadCheckpoint: the work raised it, here or in another rank.
             TimeoutError: the other rank did not end by the deadline.
         """
-        base = os.path.join(self._folder, hashlib.sha256(key.encode()).hexdigest()[:32])
+        base = os.path.join(self._folder, hashlib.sha256(os.fsencode(key)).hexdigest()[:32])
         outcome = base + ".done"
         try:
             os.close(os.open(base + ".claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -19,12 +19,14 @@ class Process:
         records: records in the object store by key, each with its ETag, so that each version is read once.
         began: path of the checkpoint that `load_checkpoint` returned; "" before.
         loads: number of calls of `load_checkpoint`.
+        one_save: held while a thread saves and waits for it: threads that save the same step would share a name.
         noted_start: whether the record of the checkpoint from which the attempt began was brought up to date.
     """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
+        self.one_save = threading.RLock()
         self.failed: set[str] = set()
         self.again: dict[int, int] = {}
         self.began = ""

@@ -113,6 +113,7 @@ class Save:
             with stored(self.path):
                 target = self._target or self._begin()
                 data = self._store(target)
+            self.upload_s = time.monotonic() - began
             if data is not None:
                 self._confirm(target, data, began)
             self._offer(data is not None)

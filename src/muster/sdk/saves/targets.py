@@ -182,7 +182,11 @@ class FolderTarget(Target):
         if local != own:
             os.makedirs(os.path.dirname(own), exist_ok=True)
             durable.remove(own)
-            shutil.copytree(local, own) if os.path.isdir(local) else shutil.copyfile(local, own)
+            try:
+                shutil.copytree(local, own) if os.path.isdir(local) else shutil.copyfile(local, own)
+            except shutil.Error as error:
+                failed = error.args[0] if isinstance(error.args[0], str) else f"{error.args[0][0][2]}"
+                raise CheckpointNotSaved(f"write() made what cannot be copied into {self.folder}: {failed}") from error
         durable.flush(own)
         rank = place.rank()
         prefix = layout.rank_name(rank) if self._sharded else ""
