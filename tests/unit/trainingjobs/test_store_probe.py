@@ -81,6 +81,7 @@ def test_only_slot_0_examines_only_stores(
     monkeypatch.setattr(
         "muster.trainingjobs.supervisor.attempts.checkpoints.store_refusal", lambda each, _: urls.append(each)
     )
+    monkeypatch.setattr("muster.trainingjobs.supervisor.attempts.checkpoints.stored", lambda *_: None)
     folder = url if "://" in url else str(tmp_path / "ckpt")
     for slot in ("0", "1"):
         look = Look([], settings(MUSTER_CHECKPOINT_DIR=folder, MUSTER_SLOT=slot), lambda: None)
@@ -99,6 +100,7 @@ def test_a_store_that_has_the_jobs_checkpoints_is_not_examined_again(
     monkeypatch.setattr(
         "muster.trainingjobs.supervisor.attempts.checkpoints.store_refusal", lambda each, _: urls.append(each)
     )
+    monkeypatch.setattr("muster.trainingjobs.supervisor.attempts.checkpoints.stored", lambda *_: None)
     for path in (f"{URL}/step-00000010-attempt-1", "s3://bucket/run/job-1a2b3c4d-other/step-00000010-attempt-1"):
         look = Look([path], settings(MUSTER_CHECKPOINT_DIR=URL), lambda: None)
         deadline = time.monotonic() + 20
@@ -139,3 +141,46 @@ def test_a_bad_mount_of_one_node_is_not_a_bad_store() -> None:
     world.unwritable = {"n0": errno.EROFS}
     world.until("Running")
     assert world.status.faults[-1].rule == "cannot-write-here"
+
+
+OWN = {"path": f"{URL}/step-00000010-attempt-1", "job": "job", "uid": "u", "step": 10}
+
+
+@pytest.mark.parametrize(
+    ("paths", "changed", "searched"),
+    [
+        ([], {}, [URL]),
+        ([OWN["path"]], {}, []),
+        ([], {"MUSTER_SLOT": "1"}, []),
+        (
+            [],
+            {"MUSTER_CHECKPOINT_FROM_JOB": "gone", "MUSTER_CHECKPOINT_ROOT": "s3://bucket/run"},
+            [URL, "s3://bucket/run"],
+        ),
+    ],
+    ids=["status-lost", "status-lists-it", "other-slot", "deleted-job"],
+)
+def test_checkpoints_that_the_status_does_not_list_are_searched_in_the_store(
+    paths: list[str],
+    changed: dict[str, str],
+    searched: list[str],
+    settings: Callable[..., Settings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job whose status was wiped began at step 0, and its retention then removed the older checkpoints."""
+    urls: list[str] = []
+
+    def stored(url: str, search: list[str], deadline_s: float) -> dict[str, Any] | None:
+        urls.append(url)
+        return OWN if len(urls) == len(searched) else None
+
+    module = "muster.trainingjobs.supervisor.attempts.checkpoints"
+    monkeypatch.setattr(f"{module}.store_refusal", lambda *_: None)
+    monkeypatch.setattr(f"{module}.stored", stored)
+    look = Look(paths, settings(MUSTER_CHECKPOINT_DIR=URL, **changed), lambda: None)
+    deadline = time.monotonic() + 20
+    while not look.complete(time.monotonic()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert urls == searched
+    assert look.answer().get("found") == (OWN if searched else None)

@@ -130,7 +130,7 @@ def _of_deleted(name: str, namespace: str, root: str, *, local: bool) -> str:
     found = records.of_job(root, namespace, name) if seen else None
     if found is not None:
         return f"it starts from job '{name}', which was deleted, step {found.record.step}: {shown(found.path)}"
-    if local or "://" in root:
+    if (local and "://" not in root) or ("://" in root and not root.startswith(("s3://", "gs://", "az://"))):
         others = ", ".join(sorted({each.record.job for each in records.all_below(root) if each.record.job}))
         near = f"jobs with checkpoints in {shown(root)}: {others}" if others else "name its folder or URL instead"
         folder = f"; for the folder write --from-checkpoint ./{name}" if os.path.isdir(name) else ""

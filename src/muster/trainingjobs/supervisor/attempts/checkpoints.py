@@ -10,7 +10,7 @@ from typing import Any, Callable, Sequence
 
 from ..basics import ARCHIVE, log
 from ..settings import Settings
-from .store_probe import is_store, store_refusal
+from .store_probe import is_store, store_refusal, stored
 from .writable import refusal
 
 ANSWER_S = 10.0
@@ -76,6 +76,8 @@ class Look:
         if self._found is None and self._settings.slot == "0":  # only one node reports this
             self._others = [_described(each) for each in others(self._settings)]
         self._refusal = self._refused()
+        if self._found is None and self._refusal is None:
+            self._found = self._find_in_store()
         self._done.set()
         done()
 
@@ -100,6 +102,22 @@ class Look:
         found = records().confirmed(os.path.join(self._settings.workdir, folder))
         return next((each for each in found if each.record.uid == self._settings.job_uid), None)
 
+    def _find_in_store(self) -> dict[str, Any] | None:
+        """Returns the checkpoint in the object store that the status does not list: the job's own, or a deleted job's.
+
+        The store is the same for all nodes, so slot 0 searches.
+        """
+        env = self._settings
+        if env.slot != "0" or not is_store(env.checkpoint_dir):
+            return None
+        if any(path.startswith(env.checkpoint_dir.rstrip("/") + "/") for path in self.paths):
+            return None
+        own = stored(env.checkpoint_dir, ["--uid", env.job_uid], self._deadline - time.monotonic())
+        if own is None and env.checkpoint_from_job and not self.paths and is_store(env.checkpoint_root):
+            search = ["--job", env.checkpoint_from_job, "--namespace", env.job.partition("/")[0]]
+            return stored(env.checkpoint_root, search, self._deadline - time.monotonic())
+        return own
+
     def _find(self) -> dict[str, Any] | None:
         env = self._settings
         found = self._own()
@@ -107,7 +125,7 @@ class Look:
             pass  # the job's own checkpoint precedes the one from which it started
         elif env.checkpoint_from_path:
             found = records().at(os.path.join(env.workdir, env.checkpoint_from_path))
-        elif env.checkpoint_from_job and env.checkpoint_root:
+        elif env.checkpoint_from_job and env.checkpoint_root and not _is_url(env.checkpoint_root):
             root = os.path.join(env.workdir, env.checkpoint_root)
             found = records().of_job(root, env.job.partition("/")[0], env.checkpoint_from_job)
         else:

@@ -10,11 +10,12 @@ import os
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Sequence
 
 from ..basics import ARCHIVE, log
 
 PROGRAM = "muster.sdk.data.probe"
+FINDER = "muster.sdk.saves.find"
 REFUSED = frozenset({"NoCreateOnly", "NotFound", "WrongURL", "WrongBucket", "WrongRegion"})
 """Reasons of the SDK's errors after which every save would fail."""
 DOUBTED = frozenset({"Forbidden", "WrongEndpoint", "WrongCredentials", "NoCredentials"})
@@ -40,7 +41,7 @@ def store_refusal(url: str, deadline_s: float) -> dict[str, Any] | None:
         url: the job's own URL for checkpoints.
         deadline_s: how long to wait for an answer.
     """
-    said = _ask(url, deadline_s)
+    said = _ask([PROGRAM, url, "--prefix", "MUSTER_CHECKPOINT", "--json"], deadline_s)
     reason, message = str(said.get("reason", "")), str(said.get("message", ""))[:_MESSAGE_CHARS]
     if said.get("ok"):
         return None
@@ -52,9 +53,18 @@ def store_refusal(url: str, deadline_s: float) -> dict[str, Any] | None:
     return None
 
 
-def _ask(url: str, deadline_s: float) -> dict[str, Any]:
+def stored(url: str, search: Sequence[str], deadline_s: float) -> dict[str, Any] | None:
+    """Returns the confirmed checkpoint that the SDK finds at the URL; None without one, or if that is not known."""
+    said = _ask([FINDER, url, *search], deadline_s)
+    if not said.get("ok"):
+        log(f"it is not known which checkpoints {url} holds: {str(said.get('message'))[:_MESSAGE_CHARS]}")
+    found = said.get("found")
+    return found if isinstance(found, dict) else None
+
+
+def _ask(program: Sequence[str], deadline_s: float) -> dict[str, Any]:
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), SDK))))
-    command = [sys.executable or "python3", "-m", PROGRAM, url, "--prefix", "MUSTER_CHECKPOINT", "--json"]
+    command = [sys.executable or "python3", "-m", *program]
     command += ["--deadline", str(max(_SLACK_S, deadline_s - _SLACK_S))]
     try:
         done = subprocess.run(
