@@ -47,12 +47,20 @@ class NodeCache:
             f"--socket-dir={self.sockets}",
             *(self.options or ("--size=1Gi", "--floor=0")),
         ]
-        (self.sockets / "cache.sock").unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
         process = self.process
-        eventually("the cache serves", lambda: (self.sockets / "cache.sock").exists() or process.poll() is not None)
+        eventually("the cache serves", lambda: self._serves() or process.poll() is not None)
         assert process.poll() is None, self.log.read_text()
+
+    def _serves(self) -> bool:
+        """Returns whether both sockets accept connections: a killed cache leaves its files behind."""
+        for name in ("cache.sock", "control.sock"):
+            try:
+                self.connect(name).close()
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+        return True
 
     def signal(self, number: int) -> None:
         assert self.process is not None
@@ -76,7 +84,11 @@ class NodeCache:
     def connect(self, name: str = "cache.sock") -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(20)
-        connection.connect(str((self.state if name == "control.sock" else self.sockets) / name))
+        try:
+            connection.connect(str((self.state if name == "control.sock" else self.sockets) / name))
+        except OSError:
+            connection.close()
+            raise
         return connection
 
     def control(self, **message: Any) -> dict[str, Any]:

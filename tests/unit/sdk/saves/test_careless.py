@@ -34,7 +34,7 @@ def test_a_named_pipe_in_a_folder_does_not_hang_the_save(job: Job, sharded: bool
     saving.start()
     saving.join(20)
     assert not saving.is_alive()
-    assert [each["shards"] for each in job.controller.confirmed] == [1], "the pipe is no part of the checkpoint"
+    assert [each["shards"] for each in job.controller.confirmed] == [1], "the pipe is left out of the checkpoint"
 
 
 def test_what_cannot_be_copied_is_named(job: Job) -> None:
