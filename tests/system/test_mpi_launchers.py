@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,7 @@ pytestmark = [
 @pytest.fixture
 def network() -> Iterator[str]:
     """A bridge with the controller's address, and a namespace with an address for each node; yields their prefix."""
-    name = f"ms{os.getpid() % 100000}"
+    name = f"ms{uuid.uuid4().hex[:6]}"  # the kernel removes links of a deleted namespace later
     commands = [
         f"ip link add {name} type bridge",
         f"ip addr add 10.77.0.254/24 dev {name}",

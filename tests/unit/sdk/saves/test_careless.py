@@ -37,7 +37,7 @@ def test_a_named_pipe_in_a_folder_does_not_hang_the_save(job: Job, sharded: bool
     assert [each["shards"] for each in job.controller.confirmed] == [1], "the pipe is left out of the checkpoint"
 
 
-def test_what_cannot_be_copied_is_named(job: Job) -> None:
+def test_file_that_cannot_be_copied_is_named(job: Job) -> None:
     use_folder(job)
     saving = muster.save_checkpoint(4, with_pipe, background=True)
     assert isinstance(saving, Saving)
