@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import threading
+import time
 from typing import Any, Callable, TypeVar
 
 from muster.sdk.data import failures, messages
@@ -21,6 +25,10 @@ from muster.sdk.data.obstore_clients import Clients
 from muster.sdk.data.retry import Backoff
 
 CREDENTIALS_GRACE_S = 180.0  # the kubelet updates the files of a Secret within about two minutes
+FIRST_ANSWER_S = 60.0
+"""How long a call repeats failures of a wrong endpoint, if the store never answered."""
+NOTICE_AFTER_S = 15.0
+NOTICE_EVERY_S = 60.0
 _METADATA_ATTEMPTS = 3
 
 T = TypeVar("T")
@@ -34,6 +42,9 @@ class Attempts:
         self._clients = clients
         self._words = messages.Messages(url, clients.endpoint, access)
         self._credentials_worked = False
+        self._answered = False
+        self._lock = threading.Lock()
+        self._next_notice = 0.0
 
     def call(
         self,
@@ -79,14 +90,13 @@ class Attempts:
 
     def succeeded(self) -> None:
         """Note that the store accepted the credentials."""
-        self._credentials_worked = True
+        self._credentials_worked = self._answered = True
 
     def failed(self, key: str, failure: Failure, backoff: Backoff) -> None:
         """Raise the error that the failure means, or pause until the next attempt."""
+        self._answered = self._answered or failure.is_answer
         if failure.kind in (failures.TEMPORARY, failures.THROTTLED):
-            if not backoff.pause(failure.kind == failures.THROTTLED):
-                message = self._words.unavailable(key, failure, backoff)
-                raise Unavailable(message, self.url, key, attempts=backoff.attempts)
+            self._temporary(key, failure, backoff)
         elif failure.kind in (failures.FORBIDDEN, failures.BAD_CREDENTIALS):
             self._refused(key, failure, backoff)
         elif failure.kind == failures.NO_CREDENTIALS and backoff.attempts < _METADATA_ATTEMPTS and backoff.pause():
@@ -94,12 +104,33 @@ class Attempts:
         else:
             raise self._error(key, failure)
 
+    def _temporary(self, key: str, failure: Failure, backoff: Backoff) -> None:
+        """Pause, and tell the user now and then. Give up early if the endpoint is probably wrong."""
+        wrong = failure.cause and not self._answered and not self._clients.proxied
+        limit_s = FIRST_ANSWER_S if wrong else math.inf
+        if backoff.pause(failure.kind == failures.THROTTLED, limit_s - backoff.elapsed_s()):
+            self._notice(failure, backoff, limit_s)
+            return
+        words = self._words.unreachable if wrong else self._words.unavailable
+        raise Unavailable(words(key, failure, backoff), self.url, key, attempts=backoff.attempts)
+
+    def _notice(self, failure: Failure, backoff: Backoff, limit_s: float) -> None:
+        """Write a line to stderr if this call waits for long, at most one a minute for all calls."""
+        now, stalled_s = time.monotonic(), backoff.stalled_s()
+        with self._lock:
+            if stalled_s < NOTICE_AFTER_S or now < self._next_notice:
+                return
+            self._next_notice = now + NOTICE_EVERY_S
+        remaining_s = min(limit_s - backoff.elapsed_s(), backoff.remaining_s())
+        print(f"muster: {self._words.waiting(failure, stalled_s, remaining_s)}", file=sys.stderr, flush=True)
+
     def _refused(self, key: str, failure: Failure, backoff: Backoff) -> None:
         """Repeat with new credentials; if there were good ones before, wait for new ones."""
         changed = self._clients.reload()
         expired = failure.kind == failures.BAD_CREDENTIALS
         may_come = expired and self._credentials_worked and backoff.elapsed_s() < CREDENTIALS_GRACE_S
         if (changed or may_come) and backoff.pause():
+            self._notice(failure, backoff, CREDENTIALS_GRACE_S)
             return
         raise self._error(key, failure)
 

@@ -39,6 +39,10 @@ TEMPORARY = "temporary"
 THROTTLED = "throttled"
 OTHER = "other"
 
+REFUSED = "refused"
+NAME = "name"
+TLS = "tls"
+
 REASONS = {  # of WrongStore
     BAD_CREDENTIALS: "WrongCredentials",
     NO_CREDENTIALS: "NoCredentials",
@@ -89,6 +93,7 @@ class Failure(NamedTuple):
         code: the store's own error code; "" without one.
         connection: how the connection failed ("Connect", "Timeout", ...); "" if the store answered.
         request_id: for questions to the operators of the store.
+        cause: why there is no connection: REFUSED, NAME or TLS; "" if the cause is another or not known.
     """
 
     kind: str
@@ -96,8 +101,16 @@ class Failure(NamedTuple):
     code: str = ""
     connection: str = ""
     request_id: str = ""
+    cause: str = ""
+
+    @property
+    def is_answer(self) -> bool:
+        """Returns whether the store itself sent this failure."""
+        return not self.connection and self.kind not in (NO_CREDENTIALS, BAD_KEY, OTHER)
 
     def __str__(self) -> str:
+        if self.cause:
+            return _CAUSES[self.cause]
         if self.connection:
             return _CONNECTIONS[self.connection]
         parts = [str(self.status) if self.status else "", self.code]
@@ -115,6 +128,16 @@ _CONNECTIONS = {
     "Decode": "the answer was broken",
     "Unknown": "the connection failed",
 }
+_CAUSES = {
+    REFUSED: "connection refused",
+    NAME: "the host's name does not resolve",
+    TLS: "TLS failed: the port does not speak TLS, or its certificate is not trusted",
+}
+_SIGNS_OF_CAUSES = (  # in the text of hyper and rustls
+    (REFUSED, re.compile(r"kind: ConnectionRefused\b")),
+    (NAME, re.compile(r'"dns error"(?![\s\S]*(Temporary failure|Try again))')),  # those are an outage of DNS
+    (TLS, re.compile(r"\b(InvalidMessage|InvalidCertificate|AlertReceived|PeerIncompatible|PeerMisbehaved)\b")),
+)
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -127,7 +150,12 @@ def failure_of(error: BaseException) -> Failure:
     connection_match = _CONNECTION.search(text) if not status else None
     connection = connection_match[1] if connection_match else ""
     kind = _kind(name, text, status, code, connection)
-    return Failure(kind, status, code, connection, id_match[1] if id_match else "")
+    request_id = id_match[1] if id_match else ""
+    return Failure(kind, status, code, connection, request_id, _cause(text) if connection == "Connect" else "")
+
+
+def _cause(text: str) -> str:
+    return next((cause for cause, sign in _SIGNS_OF_CAUSES if sign.search(text)), "")
 
 
 def _kind(name: str, text: str, status: int, code: str, connection: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from muster.sdk.data import failures
 from muster.sdk.data.access import Access
 from muster.sdk.data.failures import Failure
@@ -28,12 +30,31 @@ class Messages:
             f"(last: {failure}). Check that {where} is right and can be reached, then try again"
         )
 
+    def unreachable(self, key: str, failure: Failure, backoff: Backoff) -> str:
+        """The store never answered, and the failure is one of a wrong endpoint."""
+        return (
+            f"{self._name(key)}: no connection to {self._where} within {backoff.elapsed_s():.0f} s and "
+            f"{backoff.attempts} attempts ({failure}), and never an answer from it. {_CHECK[failure.cause]}"
+        )
+
+    def waiting(self, failure: Failure, stalled_s: float, remaining_s: float) -> str:
+        """A call still has no success."""
+        what = "connection to" if failure.connection == "Connect" else "success at"
+        until = time.strftime("%H:%M:%S", time.gmtime(time.time() + remaining_s))
+        return (
+            f"{self._url}: still no {what} {self._where} after {stalled_s:.0f} s ({failure}); trying until {until} UTC"
+        )
+
+    @property
+    def _where(self) -> str:
+        return self._endpoint or "the cloud's own endpoint"
+
     def of(self, key: str, failure: Failure, expiration: str = "") -> str:
         """Any other failure."""
         what = _WHAT.get(failure.kind, "the store refused the request ({failure})")
         text = what.format(
             failure=failure,
-            endpoint=self._endpoint or "the cloud's own endpoint",
+            endpoint=self._where,
             region=self._access.region or "the default region",
             source=self._access.credentials_dir or "the environment or workload identity",
             expiration=f" They were to expire at {expiration}." if expiration else "",
@@ -44,6 +65,11 @@ class Messages:
         return f"{self._url}/{key}" if key else self._url
 
 
+_CHECK = {
+    failures.REFUSED: "Check the endpoint's host and port, and that the store runs",
+    failures.NAME: "Check the endpoint's host name",
+    failures.TLS: "Check whether the endpoint must begin with http://, or its certificate must be renewed",
+}
 _WHAT = {
     failures.MISSING: "the object does not exist",
     failures.EXISTS: "the object exists already, and the write was create-only",

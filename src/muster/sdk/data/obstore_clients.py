@@ -101,6 +101,11 @@ class Clients:
         )
 
     @property
+    def proxied(self) -> bool:
+        """Returns whether requests pass through a proxy, whose failures say nothing about the endpoint."""
+        return bool(self._proxy_url)
+
+    @property
     def expiration(self) -> str:
         """When the credentials expire, as the Secret says; "" if it does not."""
         return self._credentials.get("AWS_EXPIRATION")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
@@ -24,14 +25,22 @@ class Backoff:
         self.attempts = 0
         self._in_a_row = 0
         self._deadline = deadline
-        self._began = time.monotonic()
+        self._began = self._progressed = time.monotonic()
 
     def elapsed_s(self) -> float:
         """Seconds since the first attempt."""
         return time.monotonic() - self._began
 
-    def pause(self, throttled: bool = False) -> bool:
-        """Wait before the next attempt. Returns False at once if the deadline would pass first."""
+    def stalled_s(self) -> float:
+        """Seconds since the first attempt, or since bytes last arrived."""
+        return time.monotonic() - self._progressed
+
+    def remaining_s(self) -> float:
+        """Seconds until the deadline, at least 0."""
+        return self._deadline.remaining_s()
+
+    def pause(self, throttled: bool = False, at_most_s: float = math.inf) -> bool:
+        """Wait before the next attempt. Returns False at once if the deadline or `at_most_s` would pass first."""
         first, longest = (
             (FIRST_PAUSE_WHEN_THROTTLED_S, LONGEST_PAUSE_WHEN_THROTTLED_S)
             if throttled
@@ -41,7 +50,7 @@ class Backoff:
         self.attempts += 1
         self._in_a_row += 1
         pause_s = limit_s * random.uniform(0.5, 1.0)
-        if pause_s >= self._deadline.remaining_s():
+        if pause_s >= min(at_most_s, self._deadline.remaining_s()):
             return False
         time.sleep(pause_s)
         return True
@@ -49,3 +58,4 @@ class Backoff:
     def progressed(self) -> None:
         """Begin again with short pauses, because some bytes arrived."""
         self._in_a_row = 0
+        self._progressed = time.monotonic()
