@@ -88,6 +88,30 @@ def test_only_credentials_of_stores_are_sent_to_a_cache(tmp_path: Path) -> None:
         credentials_to_send(Access(credentials_dir=str(tmp_path / "none")), environment)
 
 
+def test_listing_a_missing_folder_is_not_found_and_an_empty_one_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["data", "ls", str(tmp_path)], "muster") == 0
+    assert f"{tmp_path} has no objects" in capsys.readouterr().err
+    (tmp_path / "file").write_text("bytes")
+    for name, words in (("none", "does not exist on this machine"), ("file", "is not a folder")):
+        assert run(["data", "ls", f"{tmp_path}/{name}"], "muster") == 4
+        assert f"error: {tmp_path}/{name} {words}" in capsys.readouterr().err
+
+
+def test_listing_waits_briefly_for_a_wrong_endpoint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert run(["data", "ls", "s3://bucket", "--endpoint", "http://127.0.0.1:1"], "muster") == 6
+    assert "no connection to http://127.0.0.1:1" in capsys.readouterr().err
+    assert now[0] < 20
+
+
 @pytest.mark.parametrize("command", ["ls", "warm"])
 def test_missing_source_is_a_usage_error(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["data", command], "muster") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,18 @@ import click
 from muster.api.words import counted
 from muster.cli.data.sizes import size
 from muster.cli.data.source import Given, Source, opened, source_of, source_options
-from muster.cli.errors import ExitCode
+from muster.cli.errors import CliError, ExitCode
 from muster.cli.output import note, output_option, print_data, print_table
 from muster.cli.target import Target, cluster_options, resolve
+from muster.sdk.data.location import parse_location
 
 if TYPE_CHECKING:
     from muster.sdk.data.store import ObjectInfo
 
 HEADERS = ("SIZE", "MODIFIED", "ETAG", "KEY")
+FIRST_ANSWER_S = 20.0
 DEADLINE_S = 120.0
+"""For each page, once the store has answered."""
 
 
 @click.command("ls")
@@ -58,14 +62,31 @@ async def _source(given: Given, target: Target) -> Source:
 
 
 def list_objects(source: Source, limit: int | None = None) -> tuple[list[ObjectInfo], bool]:
-    """Return the objects by key, at most `limit`, and whether there are more. Raises CliError."""
+    """Return the objects by key, at most `limit`, and whether there are more.
+
+    Raises CliError if the store refuses, does not answer within 20 s, or is a folder that does not exist.
+    """
     found: list[ObjectInfo] = []
+    with opened(source, FIRST_ANSWER_S) as store:
+        _check_folder(source)
+        next(iter(store.list()), None)  # a user at a terminal does not wait two minutes for a wrong endpoint
     with opened(source, DEADLINE_S) as store:
         for each in store.list():
             if limit is not None and len(found) == limit:
                 return found, True
             found.append(each)
     return found, False
+
+
+def _check_folder(source: Source) -> None:
+    """Refuse a folder that does not exist: a store in a folder without objects need not exist either."""
+    location = parse_location(source.url)
+    if location.scheme != "file" or os.path.isdir(location.prefix):
+        return
+    state = "is not a folder" if os.path.exists(location.prefix) else "does not exist on this machine"
+    raise CliError(
+        f"{location.prefix} {state}", "name a folder, or a URL such as s3://BUCKET/PREFIX", ExitCode.NOT_FOUND
+    )
 
 
 def _row(each: ObjectInfo) -> tuple[str, ...]:
