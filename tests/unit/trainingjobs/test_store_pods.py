@@ -34,6 +34,7 @@ def test_settings_are_variables_and_the_secret_is_a_volume() -> None:
     for name, folder in (("DATA", "data"), ("CHECKPOINT", "checkpoint")):
         assert env[f"MUSTER_{name}_ENDPOINT"] == "http://minio:9000"
         assert env[f"MUSTER_{name}_REGION"] == "eu-1"
+        assert env[f"MUSTER_{name}_SECRET"] == "keys"
         path = env[f"MUSTER_{name}_CREDENTIALS"]
         assert path == f"/var/run/muster-store/{folder}"
         volume, mount = mounted[path]

@@ -52,6 +52,7 @@ class Attempts:
         deadline: Deadline,
         action: Callable[[Any], T],
         timeout_s: float,
+        operation: str,
         *,
         note: Callable[[Failure], None] | None = None,
         explain: Callable[[Any], object] | None = None,
@@ -64,6 +65,7 @@ class Attempts:
             deadline: end of all attempts.
             action: sends requests with obstore, and raises its exceptions.
             timeout_s: time for one request.
+            operation: what the call does, for messages, such as READ.
             note: called with each failure.
             explain: sends a request whose failure has an error code, if that of `action` has none (HEAD).
             retries: how often obstore repeats a request inside `action`.
@@ -82,7 +84,7 @@ class Attempts:
                 failure = _explained(failure, explain, client)
             if note is not None:
                 note(failure)
-            self.failed(key, failure, backoff)
+            self.failed(key, failure, backoff, operation)
 
     def client(self, deadline: Deadline, timeout_s: float, retries: int = 0) -> Any:
         """A client whose requests end by the deadline."""
@@ -92,17 +94,17 @@ class Attempts:
         """Note that the store accepted the credentials."""
         self._credentials_worked = self._answered = True
 
-    def failed(self, key: str, failure: Failure, backoff: Backoff) -> None:
+    def failed(self, key: str, failure: Failure, backoff: Backoff, operation: str) -> None:
         """Raise the error that the failure means, or pause until the next attempt."""
         self._answered = self._answered or failure.is_answer
         if failure.kind in (failures.TEMPORARY, failures.THROTTLED):
             self._temporary(key, failure, backoff)
         elif failure.kind in (failures.FORBIDDEN, failures.BAD_CREDENTIALS):
-            self._refused(key, failure, backoff)
+            self._refused(key, failure, backoff, operation)
         elif failure.kind == failures.NO_CREDENTIALS and backoff.attempts < _METADATA_ATTEMPTS and backoff.pause():
             pass
         else:
-            raise self._error(key, failure)
+            raise self._error(key, failure, operation)
 
     def _temporary(self, key: str, failure: Failure, backoff: Backoff) -> None:
         """Pause, and tell the user now and then. Give up early if the endpoint is probably wrong."""
@@ -124,7 +126,7 @@ class Attempts:
         remaining_s = min(limit_s - backoff.elapsed_s(), backoff.remaining_s())
         print(f"muster: {self._words.waiting(failure, stalled_s, remaining_s)}", file=sys.stderr, flush=True)
 
-    def _refused(self, key: str, failure: Failure, backoff: Backoff) -> None:
+    def _refused(self, key: str, failure: Failure, backoff: Backoff, operation: str) -> None:
         """Repeat with new credentials; if there were good ones before, wait for new ones."""
         changed = self._clients.reload()
         expired = failure.kind == failures.BAD_CREDENTIALS
@@ -132,10 +134,10 @@ class Attempts:
         if (changed or may_come) and backoff.pause():
             self._notice(failure, backoff, CREDENTIALS_GRACE_S)
             return
-        raise self._error(key, failure)
+        raise self._error(key, failure, operation)
 
-    def _error(self, key: str, failure: Failure) -> StoreError:
-        message = self._words.of(key, failure, self._clients.expiration)
+    def _error(self, key: str, failure: Failure, operation: str) -> StoreError:
+        message = self._words.of(key, failure, operation, self._clients.expiration)
         if failure.kind in failures.REASONS:
             return WrongStore(message, self.url, key, failures.REASONS[failure.kind])
         return _ERRORS.get(failure.kind, StoreError)(message, self.url, key)

@@ -9,6 +9,11 @@ from muster.sdk.data.access import Access
 from muster.sdk.data.failures import Failure
 from muster.sdk.data.retry import Backoff
 
+READ = "read this object"
+LIST = "list objects"
+WRITE = "write this object"
+DELETE = "delete this object"
+
 
 class Messages:
     """Writes the messages for one store.
@@ -49,14 +54,15 @@ class Messages:
     def _where(self) -> str:
         return self._endpoint or "the cloud's own endpoint"
 
-    def of(self, key: str, failure: Failure, expiration: str = "") -> str:
-        """Any other failure."""
+    def of(self, key: str, failure: Failure, operation: str, expiration: str = "") -> str:
+        """Any other failure of an operation, such as READ."""
         what = _WHAT.get(failure.kind, "the store refused the request ({failure})")
         text = what.format(
             failure=failure,
+            operation=operation,
             endpoint=self._where,
             region=self._access.region or "the default region",
-            source=self._access.credentials_dir or "the environment or workload identity",
+            source=self._access.source or "the environment or workload identity",
             expiration=f" They were to expire at {expiration}." if expiration else "",
         )
         return f"{self._name(key)}: {text}"
@@ -74,9 +80,7 @@ _WHAT = {
     failures.MISSING: "the object does not exist",
     failures.EXISTS: "the object exists already, and the write was create-only",
     failures.CHANGED: "the object is not the one that was read before: its ETag differs. Read it again from the start",
-    failures.FORBIDDEN: (
-        "access is denied ({failure}). Permit this operation on this object for the credentials of {source}"
-    ),
+    failures.FORBIDDEN: ("access is denied ({failure}). Permit the credentials of {source} to {operation}"),
     failures.BAD_CREDENTIALS: (
         "the store does not accept the credentials of {source} ({failure}).{expiration} Renew the Secret, or correct it"
     ),

@@ -48,6 +48,7 @@ class Clients:
         self._location, self._access, self._proxy_url = location, access, proxy_url
         folder = Folder(access.credentials_dir) if access.credentials_dir else None
         self._source = folder if credentials is None else credentials
+        self._source_name = access.source if credentials is None else credentials.name
         self._lock = threading.Lock()
         self._clients: dict[tuple[float, int], Any] = {}
         _ALL.add(self)
@@ -94,7 +95,7 @@ class Clients:
                     self._credentials, self._clients = found, {}
                 return changed
         raise WrongStore(
-            f"{self._location.url}: cannot read the credentials in {source.name} ({problem}). "
+            f"{self._location.url}: cannot read the credentials in {self._source_name} ({problem}). "
             "Name a Secret that exists, and mount it there",
             self._location.url,
             reason="NoCredentials",
@@ -147,7 +148,7 @@ class Clients:
             raise
         except Exception:  # its text may hold what it could not parse
             pass
-        url, source = self._location.url, self._access.credentials_dir or "the environment"
+        url, source = self._location.url, self._source_name or "the environment"
         raise WrongStore(
             f"{url}: the credentials of {source} cannot be parsed. Correct the Secret's values",
             url,
@@ -201,9 +202,11 @@ class Clients:
     def _required(self, name: str) -> str:
         value = self._credentials.get(name)
         if not value:
-            url, folder = self._location.url, self._source.name if self._source is not None else ""
+            url = self._location.url
             raise WrongStore(
-                f"{url}: {folder} has no file {name}: add this key to the Secret", url, reason="WrongCredentials"
+                f"{url}: {self._source_name} has no file {name}: add this key to the Secret",
+                url,
+                reason="WrongCredentials",
             )
         return value
 

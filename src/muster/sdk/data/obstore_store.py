@@ -19,6 +19,7 @@ from muster.sdk.data.deadline import Deadline
 from muster.sdk.data.errors import AlreadyExists, NotFound, ObjectChanged, StoreError, WrongStore
 from muster.sdk.data.failures import Failure
 from muster.sdk.data.location import Location, check_key
+from muster.sdk.data.messages import DELETE, LIST, READ, WRITE
 from muster.sdk.data.obstore_clients import Clients
 from muster.sdk.data.reading import CHUNK_BYTES, LARGE_CHUNK_BYTES, Reading
 from muster.sdk.data.store import ObjectInfo, Store
@@ -80,6 +81,7 @@ class ObstoreStore(Store):
                 deadline,
                 lambda client: self._obstore.head(client, path),
                 REQUEST_TIMEOUT_S,
+                READ,
                 explain=lambda client: self._obstore.get(client, path, options={"range": (0, 1)}),
             )
         except NotFound:
@@ -163,7 +165,7 @@ class ObstoreStore(Store):
         """Delete the object. A missing object is not an error."""
         path = self._path(key)
         with contextlib.suppress(NotFound):
-            self._call(key, Deadline(self._deadline_s), lambda client: self._obstore.delete(client, path))
+            self._call(key, Deadline(self._deadline_s), lambda client: self._obstore.delete(client, path), DELETE)
 
     def close(self) -> None:
         """Release connections."""
@@ -190,8 +192,8 @@ class ObstoreStore(Store):
         deadline = Deadline(self._deadline_s, length or 0)
         return Reading(self._obstore, self._attempts, key, self._path(key), start, length, etag, deadline, chunk_bytes)
 
-    def _call(self, key: str, deadline: Deadline, action: Callable[[Any], T]) -> T:
-        return self._attempts.call(key, deadline, action, REQUEST_TIMEOUT_S)
+    def _call(self, key: str, deadline: Deadline, action: Callable[[Any], T], operation: str) -> T:
+        return self._attempts.call(key, deadline, action, REQUEST_TIMEOUT_S, operation)
 
     def _put_at_once(self, key: str, path: str, body: bytes, create_only: bool, deadline: Deadline) -> Any:
         mode = "create" if create_only else "overwrite"
@@ -206,7 +208,7 @@ class ObstoreStore(Store):
             uncertain = uncertain or failure.kind in (failures.TEMPORARY, failures.THROTTLED)
 
         try:
-            return self._attempts.call(key, deadline, put, timeout_s, note=note)
+            return self._attempts.call(key, deadline, put, timeout_s, WRITE, note=note)
         except AlreadyExists:
             if not uncertain or not self._holds(key, body):
                 raise
@@ -235,13 +237,15 @@ class ObstoreStore(Store):
 
         timeout_s = REQUEST_TIMEOUT_S + part / SLOWEST_UPLOAD_BYTES_PER_S
         with open(file_path, "rb") as file:
-            return self._attempts.call(key, deadline, upload, timeout_s, retries=_RETRIES_OF_A_PART)
+            return self._attempts.call(key, deadline, upload, timeout_s, WRITE, retries=_RETRIES_OF_A_PART)
 
     def _check_bucket(self, deadline: Deadline) -> None:
         """Raise WrongStore if the bucket does not exist: the answer to HEAD has no error code."""
         if not self._bucket_seen and self._location.scheme != "memory":
             try:
-                self._call("", deadline, lambda client: next(iter(self._obstore.list(client, chunk_size=1)), None))
+                self._call(
+                    "", deadline, lambda client: next(iter(self._obstore.list(client, chunk_size=1)), None), LIST
+                )
             except WrongStore:
                 raise
             except StoreError:  # the credentials may not permit lists
@@ -272,7 +276,7 @@ class _Pages:
                 raise
 
         while True:
-            found = store._call("", Deadline(store._deadline_s), page)
+            found = store._call("", Deadline(store._deadline_s), page, LIST)
             if not found:
                 return
             for meta in found:

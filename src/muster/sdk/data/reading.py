@@ -8,6 +8,7 @@ from muster.sdk.data import failures
 from muster.sdk.data.attempts import Attempts
 from muster.sdk.data.deadline import Deadline
 from muster.sdk.data.failures import CHANGED, INTERRUPTED, Failure, failure_of
+from muster.sdk.data.messages import READ
 from muster.sdk.data.retry import Backoff
 
 PIECE_BYTES = 64 << 20
@@ -104,4 +105,4 @@ class Reading:
             self._backoff.progressed()
         else:
             self._chunk_bytes = CHUNK_BYTES if self._chunk_bytes > CHUNK_BYTES else _SMALL_CHUNK_BYTES
-        self._attempts.failed(self._key, failure, self._backoff)
+        self._attempts.failed(self._key, failure, self._backoff, READ)

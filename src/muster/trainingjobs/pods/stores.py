@@ -58,8 +58,10 @@ def environment(spec: TrainingJobSpec, cache: CacheVolume | None) -> dict[str, s
         values = {
             f"{prefix}_ENDPOINT": settings.endpoint,
             f"{prefix}_REGION": settings.region,
-            f"{prefix}_CREDENTIALS": f"{CREDENTIALS_FOLDER}/{name}" if settings.credentials is not None else "",
         }
+        if settings.credentials is not None:
+            values[f"{prefix}_CREDENTIALS"] = f"{CREDENTIALS_FOLDER}/{name}"
+            values[f"{prefix}_SECRET"] = settings.credentials.secret_name  # for messages
         found |= {variable: value for variable, value in values.items() if value}
     if cache is not None:
         found["MUSTER_CACHE_SOCKET"] = CACHE_SOCKET

@@ -170,9 +170,9 @@ def test_wrong_endpoints_are_refused(endpoint: str) -> None:
 
 def test_access_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert access_from("MUSTER_DATA") == Access("", "", "")
-    for name, value in {"ENDPOINT": "http://x", "REGION": "eu", "CREDENTIALS": "/c"}.items():
+    for name, value in {"ENDPOINT": "http://x", "REGION": "eu", "CREDENTIALS": "/c", "SECRET": "keys"}.items():
         monkeypatch.setenv(f"MUSTER_DATA_{name}", value)
-    assert access_from("MUSTER_DATA") == Access("http://x", "eu", "/c")
+    assert access_from("MUSTER_DATA") == Access("http://x", "eu", "/c", "keys")
 
 
 def test_without_obstore_the_fix_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

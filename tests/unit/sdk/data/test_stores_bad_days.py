@@ -223,7 +223,7 @@ def test_create_only_write_has_a_largest_size(store: Store, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("status", "code", "error", "reason", "words"),
     [
-        (403, "AccessDenied", Forbidden, "Forbidden", "Permit this operation"),
+        (403, "AccessDenied", Forbidden, "Forbidden", "Permit the credentials of .*secret.* to [rwld]"),
         (403, "RequestTimeTooSkewed", WrongStore, "ClockSkew", "Correct the clock"),
         (403, "SignatureDoesNotMatch", WrongStore, "WrongCredentials", "Renew the Secret, or correct it"),
         (400, "AuthorizationHeaderMalformed", WrongStore, "WrongRegion", "Set the bucket's own region"),
@@ -255,6 +255,22 @@ def test_403_on_one_object_leaves_the_others_readable(store: Store, proxy: Fault
     with pytest.raises(Forbidden, match=r"run/closed: access is denied \(403 AccessDenied \(request R1\)\)"):
         store.read("closed")
     assert store.read("open") == b"1"
+
+
+def test_403_names_the_operation_and_the_secret(
+    opened: OpenStore, s3_url: str, behind_proxy: Access, proxy: FaultyProxy
+) -> None:
+    store = opened(s3_url, behind_proxy._replace(secret="keys"), DEADLINE_S)
+    proxy.add(Fault(times=None, status=403, body=error_body("AccessDenied")))
+    calls: dict[str, Callable[[], object]] = {
+        "read this object": lambda: store.read("x"),
+        "list objects": lambda: list(store.list()),
+        "write this object": lambda: store.put("x", b""),
+        "delete this object": lambda: store.delete("x"),
+    }
+    for operation, call in calls.items():
+        with pytest.raises(Forbidden, match=f"Permit the credentials of Secret keys to {operation}$"):
+            call()
 
 
 def test_bucket_that_does_not_exist_is_named_by_every_call(opened: OpenStore, s3: Access) -> None:
