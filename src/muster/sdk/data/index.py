@@ -1,7 +1,8 @@
 """The index of a data set: its shards, their versions, and the number of samples in each.
 
 It is stored as one compressed JSON object. The places of samples in shards are in other objects ("units"), each for a
-few shards, which readers fetch when they come to the shard. The digest of the index covers the digests of these parts.
+few shards, which readers fetch when they come to the shard. The digest of the index covers the digests of these parts,
+and no ETags: a data set that is restored or copied byte for byte keeps its digest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple, Sequence
 
 from muster.sdk.data.order import window_samples
 
-VERSION = 1
+VERSION = 2
 FOLDER = ".muster-index/"
 NAME = FOLDER + "index.json.gz"
 
@@ -24,7 +25,7 @@ class Shard(NamedTuple):
     Attributes:
         key: relative to the data set's URL.
         size_bytes: its length.
-        etag: its version. Reading fails if the object has another one.
+        etag: its version when it was indexed.
     """
 
     key: str
@@ -33,7 +34,7 @@ class Shard(NamedTuple):
 
 
 class SpansAt(NamedTuple):
-    """Where the spans of a shard are stored: object, bytes, and the first 16 digits of their SHA-256."""
+    """Where the spans of a shard are stored: object, bytes, and `Spans.digest`."""
 
     unit: str
     start: int
@@ -49,7 +50,8 @@ class Index:
         counts: number of samples of each shard.
         broken: reasons by key of the shards that could not be indexed, and count 0 samples.
         spans: where the spans of each shard are; empty if each shard is one sample.
-        digest: SHA-256 of all of this.
+        digest: SHA-256 of what the data set contains: format, keys, sizes, counts, spans with checksums, and keys of
+            broken shards. Without spans, checksums are not known.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Index:
         self._keys = [shard.key for shard in shards]
         self._sizes = [shard.size_bytes for shard in shards]
         self._etags = [shard.etag for shard in shards]
-        self.digest = sha256(self._json()).hexdigest()
+        self.digest = sha256(self._contents()).hexdigest()
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -85,6 +87,11 @@ class Index:
         """Compressed JSON, for `decode`."""
         return gzip.compress(self._json(), 6, mtime=0)
 
+    def _contents(self) -> bytes:
+        spans = [at.digest for at in self.spans]
+        fields = [VERSION, self.format, self._keys, self._sizes, list(self.counts), spans, sorted(self.broken)]
+        return json.dumps(fields, separators=(",", ":")).encode()
+
     def _json(self) -> bytes:
         fields = {
             "version": VERSION,
@@ -100,7 +107,7 @@ class Index:
 
 
 def decode(data: bytes) -> Index:
-    """Read an index. Raises ValueError if it is damaged, or of a later version."""
+    """Read an index. Raises ValueError if it is damaged, or of another version."""
     try:
         fields = json.loads(gzip.decompress(data))
         if fields["version"] != VERSION:

@@ -35,7 +35,7 @@ def open_index(
         digest: of the index that the cursor needs; "" without a cursor.
 
     Raises:
-        BadCursor: the data set was indexed again since the cursor was saved.
+        BadCursor: the data set has changed since the cursor was saved.
         BrokenShard: a shard cannot be indexed, and `skip` is False.
         StoreError: a store failed.
     """
@@ -43,7 +43,7 @@ def open_index(
     if digest and index.digest != digest:
         raise BadCursor(
             f"the cursor was saved with index {digest[:12]}, and the index in {stored.url} is {index.digest[:12]}: "
-            "the data set was indexed again. Restore the index, or start without a cursor"
+            "shards were added, removed or changed. Restore them and the index, or start without a cursor"
         )
     if index.broken and not skip:
         key, reason = next(iter(index.broken.items()))

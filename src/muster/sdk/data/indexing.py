@@ -41,7 +41,7 @@ class Unit(NamedTuple):
     Attributes:
         counts: number of samples of each shard.
         lengths: bytes of each shard's spans.
-        digests: SHA-256 of each shard's spans, shortened.
+        digests: `Spans.digest` of each shard.
         broken: reasons by key.
     """
 
@@ -152,7 +152,7 @@ class Builder:
         spans = [result if isinstance(result, Spans) else Spans([], [], []) for result in results]
         blobs = [each.encode() for each in spans]
         counts, lengths = [len(each.starts) for each in spans], [len(blob) for blob in blobs]
-        unit = Unit(counts, lengths, [span_digest(blob) for blob in blobs], broken)
+        unit = Unit(counts, lengths, [each.digest() for each in spans], broken)
         head = unit.encode()
         try:
             self._place.put(name, head + b"".join(blobs), create_only=True)
@@ -191,11 +191,6 @@ def _assemble(format: Format, shards: list[Shard], names: list[str], units: list
             spans.append(SpansAt(name, start, length, digest))
             start += length
     return Index(format.name, shards, counts, spans, broken)
-
-
-def span_digest(spans: bytes) -> str:
-    """The digest of a shard's encoded spans, as the index holds it."""
-    return sha256(spans).hexdigest()[:16]
 
 
 def load(place: Store) -> Index | None:

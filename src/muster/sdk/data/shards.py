@@ -25,7 +25,7 @@ class ShardSource:
     """Opens shards."""
 
     def open(self, shard: Shard) -> ShardFile:
-        """Open a shard in the version of the index. Raises StoreError; a later `pread` may raise it instead."""
+        """Open a shard in the version of its ETag. Raises StoreError; a later `pread` may raise it instead."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -55,6 +55,16 @@ class StoreSource(ShardSource):
     def __init__(self, store: Store, traffic: Traffic) -> None:
         self._store = store
         self._traffic = traffic
+
+    @property
+    def url(self) -> str:
+        """The store's URL."""
+        return self._store.url
+
+    def present(self, key: str) -> Shard:
+        """Ask the store for a shard's present size and ETag. Raises StoreError."""
+        info = self._store.head(key)
+        return Shard(key, info.size_bytes, info.etag)
 
     def open(self, shard: Shard) -> ShardFile:
         """Open a shard; nothing is read yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
+from hashlib import sha256
 from itertools import accumulate
 from typing import Sequence
 
@@ -27,10 +28,17 @@ class Spans:
 
     def encode(self) -> bytes:
         """Compressed bytes, for `decode`."""
+        return zlib.compress(self._raw(), 6)
+
+    def digest(self) -> str:
+        """The first 16 digits of the SHA-256 of these numbers. It does not depend on the compression."""
+        return sha256(self._raw()).hexdigest()[:16]
+
+    def _raw(self) -> bytes:
         gaps = array("Q", (start - end for start, end in zip(self.starts, [0, *self.ends])))
         sizes = array("Q", (end - start for start, end in zip(self.starts, self.ends)))
         checksums = array("I", self.checksums)
-        return zlib.compress(b"".join(_little_endian(each) for each in (gaps, sizes, checksums)), 6)
+        return b"".join(_little_endian(each) for each in (gaps, sizes, checksums))
 
 
 def decode(data: bytes, samples: int) -> Spans:

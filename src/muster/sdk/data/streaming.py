@@ -28,10 +28,10 @@ from muster.sdk.data.access import Access, access_from
 from muster.sdk.data.broken import BadCursor, BrokenShard
 from muster.sdk.data.cache_client import cache_from_environment
 from muster.sdk.data.cursor import Cursor
-from muster.sdk.data.errors import Forbidden, NotFound, ObjectChanged, StoreError, Unavailable
+from muster.sdk.data.errors import Forbidden, NotFound, StoreError, Unavailable
 from muster.sdk.data.formats.base import Format
 from muster.sdk.data.formats.choose import choose
-from muster.sdk.data.index import NAME, Index
+from muster.sdk.data.index import Index
 from muster.sdk.data.index_store import open_index
 from muster.sdk.data.library import IndexedShards
 from muster.sdk.data.order import LANES, Order, Place, bounds
@@ -326,12 +326,6 @@ class Stream:
     def _tolerate(self, place: Place, error: Exception) -> None:
         """Record that a sample is skipped, or raise the error."""
         shard = self._index.shard(place.shard).key
-        if isinstance(error, ObjectChanged):
-            message = (
-                f"{shard} is not the object that was indexed. Restore it; or delete {NAME} beside the data, and start "
-                "without a cursor"
-            )
-            raise ObjectChanged(message, self._store.url, shard) from error
         if not self._skip or not isinstance(error, (BrokenShard, Forbidden, NotFound)):
             raise error
         if self._skipped.full():

@@ -142,7 +142,7 @@ def test_cursor_of_another_stream_is_refused(data: ShardStore, change: dict[str,
 
 def test_cursor_of_another_index_is_refused(data: ShardStore) -> None:
     _, cursor = run(data, 1, 1)
-    with pytest.raises(BadCursor, match="the data set was indexed again"), gang(data_set(11, 10), 1, cursor):
+    with pytest.raises(BadCursor, match="shards were added, removed or changed"), gang(data_set(11, 10), 1, cursor):
         pass
 
 

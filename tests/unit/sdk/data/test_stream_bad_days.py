@@ -195,7 +195,7 @@ def test_changed_shard_is_an_error_and_never_mixed_data(policy: str) -> None:
     store = indexed()
     store.put(BAD, shard_of(5, 10, 50))
     streams = open_streams(store, 1, policy=policy)
-    with pytest.raises(ObjectChanged, match=f"{BAD} is not the object that was indexed. Restore it"):
+    with pytest.raises(ObjectChanged, match=f"{BAD} is not the object that was indexed: its ETag and the bytes"):
         run(streams, 6)
     close(streams)
 

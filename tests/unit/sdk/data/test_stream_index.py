@@ -99,16 +99,17 @@ def test_damaged_unit_is_built_again() -> None:
         store.delete(NAME)
 
 
-def test_damaged_or_newer_index_is_an_error_that_names_it() -> None:
+def test_index_that_is_damaged_or_of_another_version_is_an_error_that_names_it() -> None:
     store = data_set(2, 4)
-    for data, message in ((b"garbage", "damaged"), (_newer(), "version 2, and this Muster reads version 1")):
+    older, newer = (f"version {version}, and this Muster reads version 2" for version in (1, 3))
+    for data, message in ((b"garbage", "damaged"), (_version(1), older), (_version(3), newer)):
         store.put(NAME, data)
         with pytest.raises(StoreError, match=rf"index\.json\.gz cannot be used: .*{message}.*Delete it"):
             open_index(store, None, "auto", 0, 1, False, "")
 
 
-def _newer() -> bytes:
-    return gzip.compress(b'{"version": 2}')
+def _version(number: int) -> bytes:
+    return gzip.compress(b'{"version": %d}' % number)
 
 
 def test_damaged_spans_are_an_error_that_names_the_shard() -> None:
@@ -117,10 +118,10 @@ def test_damaged_spans_are_an_error_that_names_the_shard() -> None:
     name = units(store)[0]
     data = store.read(name)
     index, _ = open_index(store, None, "auto", 0, 1, False, "")
-    damaged = span.Spans([0], [10], [0]).encode().ljust(index.spans[0].length, b"\0")
-    for spans in (data[-index.spans[0].length : -3] + b"xyz", damaged):
+    damaged = span.Spans([0, 10, 20, 30], [10, 20, 30, 40], [0] * 4).encode().ljust(index.spans[0].length, b"\0")
+    for spans, reason in ((data[-index.spans[0].length : -3] + b"xyz", "data check"), (damaged, "wrong checksum")):
         store.put(name, data[: index.spans[0].start] + spans)
-        message = r"shard-000\.tar: its part of the index, .* is missing or damaged \(wrong checksum\)"
+        message = rf"shard-000\.tar: its part of the index, .* is missing or damaged \(.*{reason}.*\)"
         with stream(store=store, seed=1, global_batch=1) as batches, pytest.raises(StoreError, match=message):
             next(batches)
 
