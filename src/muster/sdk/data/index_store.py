@@ -47,7 +47,8 @@ def open_index(
         )
     if index.broken and not skip:
         key, reason = next(iter(index.broken.items()))
-        raise BrokenShard(f"{reason} ({len(index.broken)} broken shards in the index)", data.url, key)
+        message = f"{reason} ({len(index.broken)} broken shards in the index)"
+        raise BrokenShard(message, data.url, key).with_fix()
     return index, stored
 
 

@@ -75,10 +75,15 @@ def list_shards(store: Store, wanted: str | Format) -> tuple[Format, list[Shard]
         for info in store.list()
         if not info.key.endswith("/") and not any(part.startswith(".") for part in info.key.split("/"))
     ]
+    if not found:
+        raise ValueError(f"no objects below {store.url}: check the URL of the data")
     format = choose(wanted, [shard.key for shard in found])
     shards = [shard for shard in found if format.accepts(shard.key)]
     if not shards:
-        raise ValueError(f"no shards of format {format.name!r} below {store.url}: check the URL of the data")
+        raise ValueError(
+            f"no shards of format {format.name!r} among the {len(found)} objects below {store.url}: check the format "
+            "and the URL of the data"
+        )
     return format, shards
 
 
@@ -165,6 +170,8 @@ class Builder:
         try:
             return scan(self._data, format, shard)
         except (BrokenShard, Forbidden, NotFound) as error:
+            if not self._skip and isinstance(error, BrokenShard):
+                raise error.with_fix() from error
             if not self._skip:
                 raise
             _log.warning("broken shard is left out of the index: %s", error)
@@ -234,7 +241,7 @@ def scan(store: Store, format: Format, shard: Shard) -> Spans:
                 at += len(data)
             ends[-1] = piece.end
     except ValueError as error:
-        raise BrokenShard(f"{shard.key}: {error}", store.url, shard.key) from None
+        raise BrokenShard(f"{store.url}/{shard.key}: {error}", store.url, shard.key) from None
     return Spans(starts, ends, checksums)
 
 

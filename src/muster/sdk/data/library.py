@@ -192,4 +192,11 @@ class IndexedShards(Library):
         return ObjectChanged(f"{url}/{key} is not the object that was indexed: {reason}. {fix}", url, key)
 
     def _check(self, key: str, spans: Spans, sample: int, data: memoryview) -> None:
-        span.check(data, spans, sample, key, self._bucket.url)
+        span.check(data, spans, sample, key, self._bucket.url, lambda damaged: self._name(key, damaged))
+
+    def _name(self, shard: str, damaged: memoryview) -> str:
+        """The key of a damaged sample in parentheses; "" if it cannot be read."""
+        try:
+            return f" ({self._format.parse(shard, damaged)[0]})"
+        except Exception:  # the format may fail in any way for such bytes
+            return ""

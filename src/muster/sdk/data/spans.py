@@ -7,7 +7,7 @@ import zlib
 from array import array
 from hashlib import sha256
 from itertools import accumulate
-from typing import Sequence
+from typing import Callable, Sequence
 
 from muster.sdk.data.broken import BrokenShard
 
@@ -65,12 +65,22 @@ def whole(size_bytes: int) -> Spans:
     return Spans([0], [size_bytes], [])
 
 
-def check(data: memoryview, spans: Spans, sample: int, key: str, url: str) -> None:
-    """Check a sample's bytes. Raises BrokenShard if they differ from those that were indexed."""
+def check(data: memoryview, spans: Spans, sample: int, key: str, url: str, name: Callable[[memoryview], str]) -> None:
+    """Check a sample's bytes. Raises BrokenShard if they differ from those that were indexed.
+
+    Args:
+        data: the bytes.
+        spans: of the shard.
+        sample: its number in the shard.
+        key: of the shard.
+        url: of the store.
+        name: reads the sample's key from damaged bytes, for the message.
+    """
     if len(data) != spans.ends[sample] - spans.starts[sample]:
-        raise BrokenShard(f"{key}: truncated in sample {sample}: {len(data)} bytes came", url, key)
+        raise BrokenShard(f"{url}/{key}: truncated in sample {sample}: {len(data)} bytes came", url, key)
     if spans.checksums and zlib.crc32(data) != spans.checksums[sample]:
-        raise BrokenShard(f"{key}: sample {sample} has a wrong checksum: its bytes are damaged", url, key)
+        message = f"{url}/{key}: sample {sample}{name(data)} has a wrong checksum: its bytes are damaged"
+        raise BrokenShard(message, url, key)
 
 
 def _little_endian(numbers: array[int]) -> bytes:

@@ -56,9 +56,9 @@ class Stats(NamedTuple):
         batches: batches received.
         samples: samples of this rank.
         skipped: samples of this rank that were replaced, because their shards are broken.
-        bucket_bytes: bytes read from the object store.
+        bucket_bytes: bytes read from the data set itself: the bucket, or the folder if the data set is one.
         cache_bytes: bytes read from the node's cache.
-        cache_errors: failed requests to the cache; the bucket served instead.
+        cache_errors: failed requests to the cache; the bucket served instead. 0 for a folder, which has none.
         waited_s: time that the program has waited for samples.
     """
 
@@ -319,17 +319,23 @@ class Stream:
                 self._tolerate(place, failure)
                 error = failure
         raise BrokenShard(
-            f"found no replacement for position {position} among {_REPLACEMENTS} samples: too many shards are broken",
+            f"{self._store.url}: found no replacement for position {position} among {_REPLACEMENTS} samples: too many "
+            "shards are broken. Restore them",
             self._store.url,
         ) from error
 
     def _tolerate(self, place: Place, error: Exception) -> None:
         """Record that a sample is skipped, or raise the error."""
         shard = self._index.shard(place.shard).key
+        if not self._skip and isinstance(error, BrokenShard):
+            raise error.with_fix() from error
         if not self._skip or not isinstance(error, (BrokenShard, Forbidden, NotFound)):
             raise error
         if self._skipped.full():
-            message = f"{shard} is broken, and too many samples were skipped already to record another one"
+            message = (
+                f"{self._store.url}/{shard} is broken, and too many samples were skipped already to record another "
+                "one. Restore the broken shards"
+            )
             raise BrokenShard(message, self._store.url, shard) from error
         self._skipped.add(place.epoch, shard, place.sample, str(error)[:200])
         _log.warning("sample %d is skipped in epoch %d: %s", place.sample, place.epoch, error)

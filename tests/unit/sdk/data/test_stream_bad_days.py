@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -28,9 +29,9 @@ def flipped(key: str, start: int, data: bytes) -> bytes:
     return bytes(damaged)
 
 
-def flipped_once(key: str, start: int, data: bytes) -> bytes:
+def flipped_once(key: str, start: int, data: bytes, at: int = 8700) -> bytes:
     """One byte of the shard is wrong, in sample 4."""
-    at = 8700 - start
+    at -= start
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] if key == BAD and 0 <= at < len(data) else data
 
 
@@ -116,6 +117,19 @@ def test_broken_shard_fails_the_stream_and_is_named(fault: Fault, error: type[St
         next(streams[0])
     assert streams[0].cursor() == cursor
     close(streams)
+
+
+@pytest.mark.parametrize(("at", "name"), [(8710, " (s5/00004)"), (8700, "")], ids=["content", "header"])
+def test_damaged_sample_is_named_with_its_store_and_the_fix(at: int, name: str) -> None:
+    streams = open_streams(indexed(partial(flipped_once, at=at)), 1, policy="fail")
+    with pytest.raises(BrokenShard) as caught:
+        run(streams, 6)
+    close(streams)
+    assert str(caught.value) == (
+        f"s3://tests/data/{BAD}: sample 4{name} has a wrong checksum: its bytes are damaged. Restore the shard, "
+        "or skip damaged samples (bad_shards='skip', muster run --bad-shards skip)"
+    )
+    assert (caught.value.url, caught.value.key) == ("s3://tests/data", BAD)
 
 
 @pytest.mark.parametrize("fault", [each[0] for each in ERRORS], ids=IDS)

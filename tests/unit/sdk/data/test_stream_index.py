@@ -154,20 +154,22 @@ def test_given_place_that_is_read_only_is_an_error() -> None:
 
 def test_broken_shard_in_the_index_fails_or_is_left_out() -> None:
     objects = {"a.tar": shard_of(0, 5), "b.tar": shard_of(1, 5)[:3000], "c.tar": b"", "d.tar": tar_of([])}
-    with pytest.raises(BrokenShard, match=r"b\.tar: truncated"):
+    with pytest.raises(BrokenShard, match=r"s3://tests/data/b\.tar: truncated.*\. Restore the shard, or skip"):
         stream(store=ShardStore(objects), seed=1, global_batch=1)
     store = ShardStore(objects)
     with stream(store=store, seed=1, global_batch=5, epochs=1, bad_shards="skip") as batches:
         assert [len(batch) for batch in batches] == [5]
         assert list(batches.index.broken) == ["b.tar"]
         assert list(batches.index.counts) == [5, 0, 0, 0]
-    with pytest.raises(BrokenShard, match=r"b\.tar: truncated.*1 broken shards in the index"):
+    with pytest.raises(BrokenShard, match=r"b\.tar: truncated.*1 broken shards in the index\)\. Restore"):
         stream(store=store, seed=1, global_batch=1, bad_shards="fail")
 
 
 def test_data_set_without_samples_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"no shards .* below s3://tests/data: check the URL"):
+    with pytest.raises(ValueError, match=r"no objects below s3://tests/data: check the URL"):
         stream(store=ShardStore(), seed=1, global_batch=1)
+    with pytest.raises(ValueError, match=r"no shards of format 'tar' among the 1 objects below s3://tests/data: check"):
+        stream(store=ShardStore({"a.txt": b"x"}), seed=1, global_batch=1, format="tar")
     with pytest.raises(ValueError, match="no samples in the 1 shards"):
         stream(store=ShardStore({"a.tar": tar_of([])}), seed=1, global_batch=1)
 
