@@ -22,6 +22,7 @@ Reason = Literal[
     "CheckpointAwaited",
     "CheckpointGone",
     "NotWritable",
+    "DataNotReadable",
     "CheckpointNotFound",
     "CheckpointRecovered",
     "CheckpointQuarantined",

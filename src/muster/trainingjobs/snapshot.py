@@ -53,14 +53,15 @@ class IdleRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unwritable(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint folder that a node cannot write, as on the wire.
+    """The checkpoint folder that a node cannot write, or the data that it cannot read, as on the wire.
 
     Attributes:
-        path: the folder.
+        path: the folder or the URL.
         errno: why (errno(3)); Linux numbers. 0 for an object store.
         uid: the user whose write failed.
         reason: for an object store, the name of the SDK's error.
         message: for an object store, the problem and the fix as text.
+        data: whether it is the URL of the training data.
     """
 
     path: str
@@ -68,6 +69,7 @@ class Unwritable(msgspec.Struct, frozen=True, kw_only=True):
     uid: int = 0
     reason: str = ""
     message: str = ""
+    data: bool = False
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,6 +92,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "cannot-start": [{"kind": "start", "code": 127, "reason": "Everywhere"}],
     "cannot-start-here": [{"kind": "start", "code": 127, "reason": "CouldNotStart"}],
     "cannot-write": [{"kind": "start", "reason": "NotWritable"}],
+    "cannot-read-data": [{"kind": "start", "reason": "DataNotReadable"}],
     "cannot-write-here": [{"kind": "start", "reason": "NotWritableHere"}],
     "could-not-start": [{"kind": "launcher", "code": 127, "reason": "CouldNotStart"}],
     "checkpoint-gone-here": [{"kind": "checkpoint", "reason": "Here"}],

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from muster.api.training_job_status import Progress
 from muster.trainingjobs.plan import RecordEvent
 from muster.trainingjobs.snapshot import Unwritable
 from muster.trainingjobs.supervisor.attempts import store_probe
 from muster.trainingjobs.supervisor.attempts.checkpoints import Look
 from muster.trainingjobs.supervisor.settings import Settings
 from tests.unit.trainingjobs.test_look import settings as settings
-from tests.unit.trainingjobs.world import World, make_job
+from tests.unit.trainingjobs.world import World, make_job, moment
 
 URL = "s3://bucket/run/job-1a2b3c4d"
 PROGRAM = """
@@ -134,6 +135,73 @@ def test_a_job_that_has_saved_before_runs_on_and_says_so() -> None:
     world.node_ready("n0", False)
     world.until("Running", attempt=2)
     assert [each.reason for each in world.actions(RecordEvent) if each.warning and each.reason == "NotWritable"]
+
+
+NO_BUCKET = Unwritable(path="s3://none/data", reason="WrongBucket", message="no such bucket", data=True)
+
+
+def test_data_that_cannot_be_read_fails_the_job_before_its_ranks_start() -> None:
+    """Such a job used up its restarts with tracebacks."""
+    world = World(make_job(2, data={"url": NO_BUCKET.path}))
+    world.refused_store = NO_BUCKET
+    world.until("Failed")
+    assert world.directed_run == set()
+    assert world.status.faults[-1].rule == "cannot-read-data"
+    for text in ("s3://none/data (WrongBucket)", "no such bucket", "spec.data"):
+        assert text in world.status.message
+
+
+def test_a_job_that_could_read_its_data_before_runs_on_and_says_so() -> None:
+    world = World(make_job(2, data={"url": NO_BUCKET.path}, backoffLimit=3)).started()
+    world.progress = Progress(step=10, time=moment(world.now), attempt=1)
+    world.step()
+    world.refused_store = NO_BUCKET
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    world.until("Running", attempt=2)
+    assert [each.reason for each in world.actions(RecordEvent) if each.reason == "DataNotReadable"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "changed", "asked"),
+    [
+        ([], {}, True),
+        ([], {"MUSTER_CHECKPOINT_DIR": URL}, True),
+        ([], {"MUSTER_SLOT": "1"}, False),
+        ([], {"MUSTER_DATA_URL": "file:///data"}, False),
+        ([f"{URL}/step-00000010-attempt-1"], {"MUSTER_CHECKPOINT_DIR": URL}, False),
+    ],
+    ids=["no-checkpoints", "no-progress", "other-slot", "folder", "has-saved"],
+)
+def test_slot_0_examines_the_data_until_the_job_has_saved(
+    paths: list[str],
+    changed: dict[str, str],
+    asked: bool,
+    settings: Callable[..., Settings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = "muster.trainingjobs.supervisor.attempts.checkpoints"
+    refusal = {"path": NO_BUCKET.path, "reason": "WrongBucket", "message": "no such bucket", "data": True}
+    monkeypatch.setattr(f"{module}.store_refusal", lambda *_: None)
+    monkeypatch.setattr(f"{module}.stored", lambda *_: None)
+    monkeypatch.setattr(f"{module}.data_refusal", lambda *_: refusal)
+    look = Look(paths, settings(**{"MUSTER_DATA_URL": NO_BUCKET.path, **changed}), lambda: None)
+    deadline = time.monotonic() + 20
+    while not look.complete(time.monotonic()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert look.answer().get("unwritable") == (refusal if asked else None)
+
+
+def test_data_is_examined_with_its_own_settings(
+    probe: Callable[..., dict[str, Any] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"ok": False, "reason": "Forbidden", "message": "403"}
+    monkeypatch.setenv("MUSTER_CHECKPOINT_CREDENTIALS", "/var/run/muster-store/checkpoint")
+    assert probe(said) is not None
+    assert store_probe.data_refusal(URL, 20.0) is None, "the program may have credentials of its own for the data"
+    monkeypatch.setenv("MUSTER_DATA_CREDENTIALS", "/var/run/muster-store/data")
+    assert store_probe.data_refusal(URL, 20.0) == {"path": URL, "reason": "Forbidden", "message": "403", "data": True}
 
 
 def test_a_bad_mount_of_one_node_is_not_a_bad_store() -> None:

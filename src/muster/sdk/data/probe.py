@@ -1,10 +1,13 @@
 """Checks that a store is safe for checkpoints: that it refuses to overwrite an object that exists.
 
     python3 -m muster.sdk.data.probe s3://bucket/ckpt --prefix MUSTER_CHECKPOINT --json
+    python3 -m muster.sdk.data.probe s3://bucket/data --read --prefix MUSTER_DATA --json
 
-Exit codes: 0 the store is safe; 1 it is not, or it cannot be used; 2 wrong arguments; 3 no answer in time, try again.
-With --json the last line is {"ok", "reason", "message"}. `reason` is Safe, or the `reason` of the error, such as
-NoCreateOnly, Forbidden, WrongBucket or Unavailable.
+With --read it writes nothing, and checks instead that the URL holds at least one object.
+
+Exit codes: 0 the store passed; 1 it did not, or it cannot be used; 2 wrong arguments; 3 no answer in time, try again.
+With --json the last line is {"ok", "reason", "message"}. `reason` is Safe, Readable, or the `reason` of the error, such
+as NoCreateOnly, NotFound, Forbidden, WrongBucket or Unavailable.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from muster.sdk.data.store import Store
 from muster.sdk.data.stores import open_store
 
 SAFE = "Safe"
+READABLE = "Readable"
 DEADLINE_S = 60.0
 _CALLS = 5
 _FIRST, _SECOND = b"first", b"second"
@@ -57,6 +61,17 @@ def check(store: Store) -> None:
         )
 
 
+def check_readable(store: Store) -> None:
+    """List the first object.
+
+    Raises:
+        NotFound: there is none.
+        StoreError: the store cannot be used; the message says what to change.
+    """
+    if next(iter(store.list()), None) is None:
+        raise NotFound(f"{store.url} holds no objects: check the bucket and the prefix of the URL", store.url)
+
+
 def _read(store: Store, key: str) -> bytes:
     """The object's bytes; none if the store already lost the object that it accepted."""
     try:
@@ -74,10 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="MUSTER_CHECKPOINT",
         help="of the variables PREFIX_ENDPOINT, PREFIX_REGION and PREFIX_CREDENTIALS (default: %(default)s)",
     )
+    parser.add_argument("--read", action="store_true", help="check only that the URL holds objects; write nothing")
     parser.add_argument("--deadline", type=float, default=DEADLINE_S, metavar="SECONDS", help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
-    code, reason, message = _result(options.url, options.prefix, options.deadline)
+    code, reason, message = _result(options.url, options.prefix, options.deadline, options.read)
     if options.json:
         print(json.dumps({"ok": code == 0, "reason": reason, "message": message}))
     else:
@@ -85,17 +101,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _result(url: str, prefix: str, deadline_s: float) -> tuple[int, str, str]:
+def _result(url: str, prefix: str, deadline_s: float, only_read: bool) -> tuple[int, str, str]:
     try:
-        store = open_store(url, access_from(prefix), deadline_s / _CALLS)
+        store = open_store(url, access_from(prefix), deadline_s if only_read else deadline_s / _CALLS)
         try:
-            check(store)
+            (check_readable if only_read else check)(store)
         finally:
             store.close()
     except Unavailable as error:
         return 3, error.reason, str(error)
     except StoreError as error:
         return 1, error.reason, str(error)
+    if only_read:
+        return 0, READABLE, f"{store.url}: the store can be read"
     return 0, SAFE, f"{store.url}: the store is safe for checkpoints"
 
 

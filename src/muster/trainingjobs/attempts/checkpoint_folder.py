@@ -1,4 +1,4 @@
-"""Judges nodes that cannot write to the job's checkpoint folder. Supervisors try it while an attempt is prepared.
+"""Judges nodes that cannot write to the job's checkpoint folder or read its data. Supervisors try both.
 
 Without this check the job would fail at its first save, and lose all steps until then. All nodes of a job have the same
 mounts. So if some nodes can write and others cannot, these others are at fault. If no node can write, the folder is.
@@ -14,18 +14,21 @@ import msgspec
 
 from muster.trainingjobs.attempts.checkpoints import known
 from muster.trainingjobs.faults.rules import Evidence
+from muster.trainingjobs.plan import RecordEvent
 from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Unwritable
 from muster.trainingjobs.status import builder
 
 EVERYWHERE: Final = "NotWritable"
 HERE: Final = "NotWritableHere"
+NO_DATA: Final = "DataNotReadable"
 """Reasons of the evidence; see the fault table."""
 _OTHER_FOLDER: Final = "or name another folder (spec.checkpoint.path, muster run --checkpoint)"
 _OTHER_STORE: Final = (
     "correct spec.checkpoint (muster run --checkpoint, --store-endpoint, --store-region, --store-secret), or name "
     "another store"
 )
+_OTHER_DATA: Final = "correct spec.data (muster run --data)"
 _MESSAGE_CHARS: Final = 600
 _FIXES: Final = {
     errno.EROFS: "it is on a read-only file system; mount it with write access",
@@ -42,7 +45,8 @@ _FIXES: Final = {
 class Refusal(msgspec.Struct, frozen=True):
     """Nodes that cannot write to the folder: evidence of each, or of one if `everywhere`.
 
-    If the job has saved checkpoints before, it runs nevertheless (`tolerated`): the cause may pass before the next one.
+    If the job has saved checkpoints before, or has made a step with its data, it runs nevertheless (`tolerated`): the
+    cause may pass.
     """
 
     evidence: tuple[Evidence, ...]
@@ -62,8 +66,17 @@ def refused(snapshot: JobSnapshot, part: Sequence[Slot]) -> Refusal | None:
         everywhere = len(found) == len(part)
     if not everywhere:
         return Refusal(tuple(_evidence(slot, folder, HERE) for slot, folder in found))
-    saved_before = any(each.attempt for each in known(snapshot.job.status))
-    return Refusal((_evidence(*found[0], EVERYWHERE),), everywhere=True, tolerated=saved_before)
+    slot, folder = found[0]
+    status = snapshot.job.status
+    tolerated = any(each.attempt for each in known(status)) or (folder.data and status.progress is not None)
+    evidence = _evidence(slot, folder, NO_DATA if folder.data else EVERYWHERE)
+    return Refusal((evidence,), everywhere=True, tolerated=tolerated)
+
+
+def event(refusal: Refusal) -> RecordEvent:
+    """Returns the Event of an attempt that starts nevertheless."""
+    found = refusal.evidence[0]
+    return RecordEvent("DataNotReadable" if found.reason == NO_DATA else "NotWritable", found.message, warning=True)
 
 
 def _refusal(slot: Slot, attempt: int) -> Unwritable | None:
@@ -81,6 +94,8 @@ def _evidence(slot: Slot, folder: Unwritable, reason: str) -> Evidence:
 def _what(folder: Unwritable) -> str:
     if folder.reason:
         said = builder.shortened(folder.message, _MESSAGE_CHARS)
+        if folder.data:
+            return f"cannot read the training data at {folder.path} ({folder.reason}): {said}; {_OTHER_DATA}"
         return f"cannot save checkpoints at {folder.path} ({folder.reason}): {said}; {_OTHER_STORE}"
     why = _FIXES.get(folder.errno) or (
         f"permission denied for user {folder.uid}; give this user the right to write there (chmod or chown, or "

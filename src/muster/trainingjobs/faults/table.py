@@ -214,6 +214,12 @@ TABLE: Final[tuple[Row, ...]] = (
         "job fails before it starts",
     ),
     Row(
+        id="cannot-read-data", tier=4, kind="start", reasons=("DataNotReadable",), cause="user", replace=False,
+        what="The object store of the training data does not exist, holds no objects, or refuses to list them, and the "
+        "job has not saved a checkpoint yet",
+        why="The job names the data. Every attempt would end in the same way, so the job fails before it starts",
+    ),
+    Row(
         id="cannot-write-here", tier=4, kind="start", reasons=("NotWritableHere",), cause="infrastructure",
         exclude=True,
         what="Before an attempt starts, some nodes of the job cannot write to its checkpoint folder, and others can",

@@ -50,6 +50,7 @@ class Settings:
         self.checkpoint_root = env.get("MUSTER_CHECKPOINT_ROOT", "")
         self.checkpoint_from_job = env.get("MUSTER_CHECKPOINT_FROM_JOB", "")
         self.checkpoint_from_path = env.get("MUSTER_CHECKPOINT_FROM_PATH", "")
+        self.data_url = env.get("MUSTER_DATA_URL", "")
         self.code_archive = env.get("MUSTER_CODE_ARCHIVE", "")
         self.code_url = env.get("MUSTER_CODE_URL", "")
         self.code_sha256 = env.get("MUSTER_CODE_SHA256", "").lower()

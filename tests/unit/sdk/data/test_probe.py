@@ -90,6 +90,31 @@ def test_program_prints_a_reason_code(
     assert s3_url in (output.err if code else output.out)
 
 
+def test_data_is_only_read(
+    opened: OpenStore,
+    s3_url: str,
+    behind_proxy: Access,
+    proxy: FaultyProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MUSTER_DATA_ENDPOINT", behind_proxy.endpoint)
+    monkeypatch.setenv("MUSTER_DATA_CREDENTIALS", behind_proxy.credentials_dir)
+
+    def read() -> tuple[int, str]:
+        code = probe.main([s3_url, "--read", "--prefix", "MUSTER_DATA", "--json"])
+        return code, json.loads(capsys.readouterr().out)["reason"]
+
+    assert read() == (1, "NotFound"), "a prefix without objects"
+    assert proxy.count("PUT") == 0
+    opened(s3_url, behind_proxy, 20).put("a.tar", b"x")
+    writes = proxy.count("PUT")
+    assert read() == (0, "Readable")
+    assert (proxy.count("PUT"), proxy.count("DELETE")) == (writes, 0)
+    proxy.add(Fault(times=None, status=404, body=b"<Error><Code>NoSuchBucket</Code></Error>"))
+    assert read() == (1, "WrongBucket")
+
+
 def test_program_runs_by_itself(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "muster.sdk.data.probe", str(tmp_path / "ckpt"), "--prefix", "X", "--json"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)

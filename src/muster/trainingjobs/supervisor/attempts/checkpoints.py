@@ -1,4 +1,4 @@
-"""Examines checkpoints and their folder before an attempt starts. Answers in time even if a folder hangs."""
+"""Examines checkpoints, their folder and the data before an attempt starts. Answers in time even if a folder hangs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Callable, Sequence
 
 from ..basics import ARCHIVE, log
 from ..settings import Settings
-from .store_probe import is_store, store_refusal, stored
+from .store_probe import data_refusal, is_store, store_refusal, stored
 from .writable import refusal
 
 ANSWER_S = 10.0
@@ -42,7 +42,7 @@ class Look:
         self._refusal: dict[str, Any] | None = None
         self._done = threading.Event()
         self._deadline = time.monotonic() + ANSWER_S
-        if not self.paths and not settings.checkpoint_dir:
+        if not self.paths and not settings.checkpoint_dir and not settings.data_url:
             self._done.set()
             return
         threading.Thread(target=self._look, args=(done,), name="look", daemon=True).start()
@@ -78,6 +78,8 @@ class Look:
         self._refusal = self._refused()
         if self._found is None and self._refusal is None:
             self._found = self._find_in_store()
+        if self._refusal is None:
+            self._refusal = self._unreadable()
         self._done.set()
         done()
 
@@ -85,14 +87,29 @@ class Look:
         """Returns why the job's folder or store cannot be written; None if it can be, or if that is not known."""
         folder = self._settings.checkpoint_dir
         if is_store(folder) and self._settings.slot == "0":  # the store is the same for all nodes
-            saved = any(path.startswith(folder.rstrip("/") + "/") for path in self.paths)
-            return None if saved else store_refusal(folder, self._deadline - time.monotonic())
+            return None if self._has_saved() else store_refusal(folder, self._deadline - time.monotonic())
         if not folder or _is_url(folder):
             return None
         refused = refusal(os.path.join(self._settings.workdir, folder))
         if refused is not None:
             log(f"the checkpoint folder cannot be written: {refused['path']}: {os.strerror(refused['errno'])}")
         return refused
+
+    def _unreadable(self) -> dict[str, Any] | None:
+        """Returns why the training data in an object store cannot be read.
+
+        None if it can be, if that is not known, or if the job has saved a checkpoint: it could read its data then.
+        """
+        env = self._settings
+        continues = self._has_saved() or (self._found is not None and self._found.get("uid") == env.job_uid)
+        if env.slot != "0" or not is_store(env.data_url) or continues:
+            return None
+        return data_refusal(env.data_url, self._deadline - time.monotonic())
+
+    def _has_saved(self) -> bool:
+        """Returns whether the job's status lists a checkpoint of its own."""
+        folder = self._settings.checkpoint_dir.rstrip("/")
+        return bool(folder) and any(path.startswith(folder + "/") for path in self.paths)
 
     def _own(self) -> Any:
         """Returns the job's own confirmed checkpoint, even if its status no longer lists it."""
@@ -110,7 +127,7 @@ class Look:
         env = self._settings
         if env.slot != "0" or not is_store(env.checkpoint_dir):
             return None
-        if any(path.startswith(env.checkpoint_dir.rstrip("/") + "/") for path in self.paths):
+        if self._has_saved():
             return None
         own = stored(env.checkpoint_dir, ["--uid", env.job_uid], self._deadline - time.monotonic())
         if own is None and env.checkpoint_from_job and not self.paths and is_store(env.checkpoint_root):

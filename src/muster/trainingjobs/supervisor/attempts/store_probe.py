@@ -1,6 +1,7 @@
-"""Checks the job's object store before an attempt starts, with the SDK's own program in this image's Python.
+"""Checks the job's object stores before an attempt starts, with the SDK's own program in this image's Python.
 
-Without this check the job would fail at its first save, and lose all steps until then.
+Without these checks the job would fail at its first save and lose all steps until then, or use up its restarts because
+its data cannot be read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..basics import ARCHIVE, log
 PROGRAM = "muster.sdk.data.probe"
 FINDER = "muster.sdk.saves.find"
 REFUSED = frozenset({"NoCreateOnly", "NotFound", "WrongURL", "WrongBucket", "WrongRegion"})
-"""Reasons of the SDK's errors after which every save would fail."""
+"""Reasons of the SDK's errors after which every save, or every read of data, would fail."""
 DOUBTED = frozenset({"Forbidden", "WrongEndpoint", "WrongCredentials", "NoCredentials"})
 """The same, if the job names an endpoint, a region or credentials. Otherwise the program may have credentials of its
 own, which the SDK does not know."""
@@ -41,15 +42,28 @@ def store_refusal(url: str, deadline_s: float) -> dict[str, Any] | None:
         url: the job's own URL for checkpoints.
         deadline_s: how long to wait for an answer.
     """
-    said = _ask([PROGRAM, url, "--prefix", "MUSTER_CHECKPOINT", "--json"], deadline_s)
+    return _refusal(url, "MUSTER_CHECKPOINT", (), ("checkpoints", "saved"), deadline_s)
+
+
+def data_refusal(url: str, deadline_s: float) -> dict[str, Any] | None:
+    """Returns why the training data at the URL cannot be read; None if it can, or if that is not known in time."""
+    found = _refusal(url, "MUSTER_DATA", ("--read",), ("training data", "read"), deadline_s)
+    return dict(found, data=True) if found is not None else None
+
+
+def _refusal(
+    url: str, prefix: str, options: Sequence[str], use: tuple[str, str], deadline_s: float
+) -> dict[str, Any] | None:
+    what, done = use
+    said = _ask([PROGRAM, url, "--prefix", prefix, *options, "--json"], deadline_s)
     reason, message = str(said.get("reason", "")), str(said.get("message", ""))[:_MESSAGE_CHARS]
     if said.get("ok"):
         return None
-    ours = any(os.environ.get(f"MUSTER_CHECKPOINT_{each}") for each in ("ENDPOINT", "REGION", "CREDENTIALS"))
+    ours = any(os.environ.get(f"{prefix}_{each}") for each in ("ENDPOINT", "REGION", "CREDENTIALS"))
     if reason in REFUSED or (ours and reason in DOUBTED):
-        log(f"checkpoints cannot be saved at {url}: {message}")
+        log(f"{what} cannot be {done} at {url}: {message}")
         return {"path": url, "reason": reason, "message": message}
-    log(f"it is not known whether checkpoints can be saved at {url}: {message or reason}")
+    log(f"it is not known whether {what} can be {done} at {url}: {message or reason}")
     return None
 
 
