@@ -198,5 +198,17 @@ def test_job_without_checkpoints_in_an_object_store_is_not_warned(spec: dict[str
     assert warnings(CacheWorld(4, zones="a", **spec).started()) == []
 
 
+def test_nodes_without_labels_are_not_reported() -> None:
+    """In an embedded cluster nobody can act on it."""
+    world = CacheWorld(4, zones=" ", checkpoint={"path": "s3://bucket/ckpt"})
+    for name, node in world.nodes.items():
+        world.nodes[name] = replace(node, metadata=replace(node.metadata, labels={}))
+    world.started()
+    assert warnings(world) == []
+    assert world.status.run is not None
+    assert world.status.run.partners is not None
+    assert world.status.run.partners.same_domain == 4
+
+
 def test_copies_in_another_zone_are_not_reported() -> None:
     assert warnings(CacheWorld(4, checkpoint={"path": "s3://bucket/ckpt"}).started()) == []

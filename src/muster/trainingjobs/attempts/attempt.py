@@ -477,7 +477,7 @@ class Attempt:
         reason: Reason = "Running" if size == wanted else "Shrunk"
         others = checkpoints.of_others(status, self.snapshot, self.part)
         unwritable = checkpoint_folder.event(refusal) if refusal is not None else None
-        near = copy_warning(self.job, status.run)
+        near = copy_warning(self.job, status.run, run_record.domains(self.snapshot, self.part))
         said = [RecordEvent(reason, message, warning=size < wanted), choice.event, others, unwritable, near]
         return [self._write(status, "Running"), *(each for each in said if each is not None)]
 

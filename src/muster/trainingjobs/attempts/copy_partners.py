@@ -70,8 +70,13 @@ def near(partners: CopyPartners, rank: int, nodes: int) -> list[int]:
     return [each for each in around if each not in (rank, partner)]
 
 
-def copy_warning(job: TrainingJob, record: RunRecord | None) -> RecordEvent | None:
-    """Return an Event, in a job's first attempt, about copies that do not leave their failure domain."""
+def copy_warning(job: TrainingJob, record: RunRecord | None, domains: Sequence[Domain]) -> RecordEvent | None:
+    """Return an Event, in a job's first attempt, about copies that do not leave their failure domain.
+
+    There is none if no node has such labels, as in an embedded cluster: its domains are not known.
+    """
+    if not any(each.zone or each.rack for each in domains):
+        return None
     partners = record.partners if record is not None and record.attempt <= 1 else None
     if record is None or partners is None or not partners.same_domain or not in_object_store(job):
         return None

@@ -181,9 +181,13 @@ def _record(snapshot: JobSnapshot, ordered: Sequence[Slot], checkpoint: HandedCh
 def _partners(snapshot: JobSnapshot, ordered: Sequence[Slot]) -> CopyPartners | None:
     if sum(bool(cache_address(slot, snapshot.nodes)) for slot in ordered) < 2:
         return None
-    labels = [node.metadata.labels if (node := snapshot.nodes.get(slot.node)) is not None else {} for slot in ordered]
-    domains = [Domain(each.get(LABEL_ZONE, ""), each.get(LABEL_RACK, "")) for each in labels]
-    return choose(domains)
+    return choose(domains(snapshot, ordered))
+
+
+def domains(snapshot: JobSnapshot, part: Sequence[Slot]) -> list[Domain]:
+    """Return the failure domain of each slot's node, from the node's labels at this time."""
+    labels = [node.metadata.labels if (node := snapshot.nodes.get(slot.node)) is not None else {} for slot in part]
+    return [Domain(each.get(LABEL_ZONE, ""), each.get(LABEL_RACK, "")) for each in labels]
 
 
 def _all_heard(part: Sequence[Slot], attempt: int) -> list[Member]:
