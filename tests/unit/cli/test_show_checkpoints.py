@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,12 +70,15 @@ def test_the_list_names_the_next_one_and_the_quarantined_one(
     monkeypatch.setenv("COLUMNS", "200")
     good, older = saved(tmp_path / "c", 20), saved(tmp_path / "c", 10)
     bad = {"path": "/c/30", "step": 30, "attempt": 2, "reason": "Checksum", "message": "attempt 3, slot 1: rank 9"}
+    bad["time"] = "2026-01-01T00:00:00Z"
     cluster.status |= {
         "checkpointDir": str(tmp_path / "c"), "lastCheckpoint": good, "checkpoints": [good, older],
         "quarantinedCheckpoints": [bad],
     }  # fmt: skip
-    code, out, _ = shown(capfd)
+    code, out, error = shown(capfd)
     assert code == ExitCode.DONE
+    assert "may have removed older ones (`keep`)" in error
+    assert re.search(r"step 30 was quarantined \S+ ago: attempt 3", out)
     lines = out.splitlines()
     assert lines[0].split() == ["STEP", "SIZE", "SHARDS", "ATTEMPT", "CONFIRMED", "VERIFIED", "STATE", "PATH"]
     assert [line.split()[0] for line in lines[1:4]] == ["20", "10", "30"]
@@ -115,6 +119,7 @@ def test_verify_finds_what_does_not_match_the_confirmed_manifest(
     }
     code, out, _ = shown(capfd, "--verify")
     assert code == ExitCode.DONE, "an old checkpoint may be gone"
+    assert "removed" in out.splitlines()[2]
     cluster.status |= {"lastCheckpoint": entries[4], "checkpoints": [entries[4]]}
     code, out, _ = shown(capfd, "--verify")
     assert code == ExitCode.FAILED, "the next one may not"

@@ -12,6 +12,7 @@ import click
 from muster.cli.data.sizes import size
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.jobs.job_names import job_argument
+from muster.cli.jobs.verify_checkpoints import GONE
 from muster.cli.names import not_empty
 from muster.cli.output import age, note, output_option, print_data, print_table, say
 from muster.cli.program import prefix
@@ -102,9 +103,14 @@ def _print(job: TrainingJob, listed: Sequence[CheckpointStatus], checks: Sequenc
         if check.problem:
             say(f"step {listed[index].step}: {check.problem}")
     for each in reversed(status.quarantined_checkpoints):
-        say(f"step {each.step} is quarantined since {age(each.time, now)}: {each.message}")
+        say(f"step {each.step} {_quarantined(each.time, now)}: {each.message}")
     if listed and not checks:
-        note(f"compare them with their checksums: {prefix()} checkpoints {job.name} --verify")
+        removed = "the program may have removed older ones (`keep`); " if len(listed) > 1 else ""
+        note(f"{removed}to see which are intact: {prefix()} checkpoints {job.name} --verify")
+
+
+def _quarantined(time: datetime | None, now: datetime) -> str:
+    return f"was quarantined {age(time, now)} ago" if time is not None else "is quarantined"
 
 
 def _row(each: CheckpointStatus, now: datetime, state: str) -> tuple[str, ...]:
@@ -126,5 +132,8 @@ def _attempt(number: int) -> str:
 
 def _state(index: int, checks: Sequence[Check]) -> str:
     if index < len(checks):
-        return checks[index].reason.lower() or "intact"
+        check = checks[index]
+        if check.reason == GONE and not check.problem:
+            return "removed"
+        return check.reason.lower() or "intact"
     return "next" if index == 0 else "confirmed"
