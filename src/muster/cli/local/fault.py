@@ -88,12 +88,15 @@ def rank(job: str, slot: int, rank: int | None, target: Target) -> int:
 
 async def kill_rank(cluster: Cluster, layout: Layout, job_name: str, slot: int, rank: int | None = None) -> int:
     """Kill a rank's process; returns its number."""
+    from muster.cli.jobs.describe import finished
     from muster.cli.jobs.pods import members, pod_of_slot
     from muster.cli.jobs.watch import get_job_as_it_runs
     from muster.embedded import cluster as embedded
 
     async with cluster.client() as client:
         job = await get_job_as_it_runs(client, cluster.namespace, job_name)
+        if finished(job):
+            raise CliError(f"job '{job.name}' has ended ({job.status.phase})")
         pod = pod_of_slot(job, await members(client, job), slot)
     if rank is not None:
         _check_rank(job, rank)
