@@ -78,7 +78,7 @@ class Saver:
         """
         with self._condition:
             if len(self._unfinished) >= unfinished_max:
-                log(f"training waits: {len(self._unfinished)} earlier checkpoint(s) are still being uploaded")
+                log(f"training waits: {len(self._unfinished)} earlier checkpoint(s) are not stored yet")
             room = self._condition.wait_for(lambda: len(self._unfinished) < unfinished_max, deadline_s)
             error, self._error = self._error, None
         if error is not None and not temporary(error):
@@ -103,10 +103,7 @@ class Saver:
             result, error = None, None
             try:
                 result = one.finish(time.monotonic())
-                log(
-                    f"checkpoint of step {handle.step} is saved: training waited {one.blocked_s:.2f} s, "
-                    f"the upload took {one.upload_s:.2f} s"
-                )
+                log(one.summary())
             except BaseException as failed:
                 error = failed
                 log(f"checkpoint of step {handle.step} is not saved: {failed}")
@@ -124,11 +121,11 @@ class Saver:
         with self._condition:
             if self._unfinished:
                 steps = ", ".join(str(handle.step) for _, handle in self._unfinished)
-                log(f"waiting until the checkpoints of these steps are uploaded: {steps}")
+                log(f"waiting until the checkpoints of these steps are stored: {steps}")
             left_s = sum(one.wanted.deadline_s + CONFIRM_S for one, _ in self._unfinished)
             self._condition.wait_for(lambda: not self._unfinished, left_s)
             for _, handle in self._unfinished:
-                log(f"lost: the checkpoint of step {handle.step} was not uploaded before the process ended")
+                log(f"lost: the checkpoint of step {handle.step} was not stored before the process ended")
 
 
 def temporary(error: BaseException) -> bool:

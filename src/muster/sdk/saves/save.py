@@ -126,6 +126,14 @@ class Save:
         self._close()
         return Checkpoint(self.path, self.wanted.step)
 
+    def summary(self) -> str:
+        """Returns what this save did, after `finish`, as text for the log."""
+        what, end = f"checkpoint of step {self.wanted.step}", "is saved"
+        if self.wanted.sharded and place.rank():
+            what, end = f"its part of the {what}", "is stored"
+        took = "the upload" if layout.is_url(self._folder) else "copying it to its folder"
+        return f"{what} {end}: training waited {self.blocked_s:.2f} s, {took} took {self.upload_s:.2f} s"
+
     def _store(self, target: Target) -> bytes | None:
         """Upload; returns the manifest on rank 0 and None on other ranks."""
         wanted, skipped = self.wanted, self.wanted.skipped

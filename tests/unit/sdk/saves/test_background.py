@@ -244,7 +244,16 @@ def test_program_that_ends_waits_for_its_last_checkpoint(tmp_path: Path) -> None
     ended = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert "checkpoint of step 3 is saved" in ended.stderr
+    assert "upload" not in ended.stderr, "a folder is not a store"
     assert (tmp_path / "ckpt/step-00000003-attempt-0").stat().st_size == 1 << 20
+
+
+def test_other_ranks_say_that_only_their_part_is_stored(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.start(1, rank=1, ranks=2)
+    save(4, sharded=True).wait(WAIT_S)
+    said = capsys.readouterr().err
+    assert "its part of the checkpoint of step 4 is stored" in said
+    assert "the upload took" in said
 
 
 def test_exit_names_the_checkpoints_that_are_lost(
@@ -256,7 +265,7 @@ def test_exit_names_the_checkpoints_that_are_lost(
     assert background._current is not None
     background._current.drain()
     said = capsys.readouterr().err
-    assert "waiting until the checkpoints of these steps are uploaded: 1" in said
+    assert "waiting until the checkpoints of these steps are stored: 1" in said
     assert "lost: the checkpoint of step 1" in said
     gate.open()
     saving.wait(WAIT_S)
