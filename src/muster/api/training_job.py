@@ -285,8 +285,8 @@ class TrainingJobSpec(KubeStruct):
         Launcher,
         Meta(
             description="How ranks start. mpi: mpiexec on the first node starts the ranks on all nodes. torchrun: "
-            "each node starts its ranks, with the environment that torchrun sets. none: each node runs "
-            "the command once per rank."
+            "each node runs the program torchrun of the image, which starts its ranks. none: each node runs "
+            "the command once per rank, for images without MPI and PyTorch."
         ),
     ] = "mpi"
     image: Annotated[
