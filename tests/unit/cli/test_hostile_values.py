@@ -84,7 +84,9 @@ def test_no_value_ends_in_a_traceback(name: str, capsys: pytest.CaptureFixture[s
                 said = capsys.readouterr().err
                 assert "unexpected" not in said, f"{given}: {said}"
                 assert "Traceback" not in said, f"{given}: {said}"
-                assert code in (ExitCode.DONE, ExitCode.BAD_INPUT, ExitCode.NO_CLUSTER), f"{given}: {code} {said}"
+                assert code in (ExitCode.DONE, ExitCode.BAD_INPUT, ExitCode.NO_CLUSTER, ExitCode.NOT_FOUND), (
+                    f"{given}: {code} {said}"
+                )
 
 
 @pytest.mark.parametrize(

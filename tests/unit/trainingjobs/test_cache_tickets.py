@@ -199,7 +199,7 @@ def test_job_without_checkpoints_in_an_object_store_is_not_warned(spec: dict[str
 
 
 def test_nodes_without_labels_are_not_reported() -> None:
-    """In an embedded cluster nobody can act on it."""
+    """A user of an embedded cluster cannot act on it."""
     world = CacheWorld(4, zones=" ", checkpoint={"path": "s3://bucket/ckpt"})
     for name, node in world.nodes.items():
         world.nodes[name] = replace(node, metadata=replace(node.metadata, labels={}))
