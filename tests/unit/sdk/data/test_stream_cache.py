@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.sdk.data import Access, Stats, Store, stream
+from muster.sdk.data import Access, Stats, Store, obstore_store, stream
 from tests.support.nodecache import NodeCache
 from tests.support.shardstore import shard_of
 
@@ -60,6 +60,25 @@ def test_samples_come_from_the_cache_and_from_the_bucket_without_it(
     assert stats.cache_bytes == 0
     assert stats.bucket_bytes > SAMPLES * 4000
     assert stats.cache_errors > 0
+
+
+def test_shards_that_were_uploaded_again_are_read_under_their_new_etags(
+    url: str, cache: NodeCache, opened: OpenStore, s3: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first read of each fails in the cache and in the bucket; then blocks come from the cache again."""
+    expected, _ = epoch()
+    store = opened(url, s3, 20.0)
+    monkeypatch.setattr(obstore_store, "PART_BYTES", 0)  # a multipart upload, of one part
+    monkeypatch.setattr(obstore_store, "_MOST_PARTS", 1)
+    for number in range(4):
+        key, file = f"shard-{number}.tar", tmp_path / "shard"
+        file.write_bytes(store.read(key))
+        old = store.head(key).etag
+        store.put(key, str(file))
+        assert store.head(key).etag != old
+    keys, stats = epoch()
+    assert keys == expected
+    assert stats.cache_bytes > SAMPLES * 4000
 
 
 def test_cache_that_dies_during_an_epoch_does_not_fail_it(url: str, cache: NodeCache) -> None:
