@@ -99,3 +99,16 @@ def test_a_bucket_that_is_not_there_creates_nothing(muster: Muster) -> None:
     assert "NoSuchBucket" in done.stderr
     assert muster.run("status", "nowhere").returncode == 4
     assert run(muster, "nameless", "s3:///prefix").returncode == 2
+
+
+@pytest.mark.parametrize(("url", "reason"), [("s3://no-such-bucket/x", "WrongBucket"), ("s3://code/none", "NotFound")])
+def test_data_that_is_not_there_fails_the_job_before_its_program_starts(muster: Muster, url: str, reason: str) -> None:
+    name = reason.lower()
+    keys = ("--env", "AWS_ACCESS_KEY_ID=a", "--env", "AWS_SECRET_ACCESS_KEY=b")
+    store = ("--data", url, "--store-endpoint", muster.env["AWS_ENDPOINT_URL"], "--store-region", "us-east-1")
+    job = ("hello.py", "--name", name, "--nodes", "2", "--launcher", "none", "--code-store", f"s3://{BUCKET}", "--wait")
+    assert muster.run("run", *job, *keys, *store).returncode == 1
+    status = muster.json("status", name)["status"]
+    assert f"cannot read the training data at {url} ({reason})" in status["message"]
+    assert [fault["rule"] for fault in status["faults"]] == ["cannot-read-data"]
+    assert "hello" not in muster.run("logs", name).stdout
