@@ -107,6 +107,8 @@ class ReadAhead:
         self._bytes = 0
         self._needed = first * order.batch
         """End of the positions that the consumer has asked for."""
+        self._reading: dict[int, tuple[float, int]] = {}
+        """Since when each thread reads, and from which shard."""
         self._stopped = False
         self._failure: BaseException | None = None
         self._tasks: deque[Callable[[], None]] = deque()
@@ -122,7 +124,8 @@ class ReadAhead:
         """Return what was read for the positions [first, end), and free it.
 
         Raises:
-            TimeoutError: nothing came for `deadline_s`. The argument is the position.
+            TimeoutError: nothing came for `deadline_s`. The arguments are the position, and the shard whose read has
+                lasted longest, or None: a shard that hangs may keep all threads from the others.
         """
         taken = []
         with self._arrived:
@@ -134,7 +137,7 @@ class ReadAhead:
                     if self._failure is not None:
                         raise RuntimeError("a thread of the reader failed") from self._failure
                     if self._stopped or time.monotonic() > deadline:
-                        raise TimeoutError(position)
+                        raise TimeoutError(position, self._slowest())
                     self._arrived.wait(1.0)
                 read, size = self._ready.pop(position)
                 self._bytes -= size
@@ -261,16 +264,24 @@ class ReadAhead:
             else:
                 wanted.append((position, place))
         for start, end, together in _ranges(wanted, spans):
+            shard, thread = together[0][1].shard, threading.get_ident()
+            self._reading[thread] = (time.monotonic(), shard)
             try:
-                data = memoryview(self._library.pread(together[0][1].shard, start, end - start))
+                data = memoryview(self._library.pread(shard, start, end - start))
             except Exception as error:
                 arrived += [(position, Read(place, None, error), _cost(spans, place)) for position, place in together]
                 continue
+            finally:
+                del self._reading[thread]
             for position, place in together:
                 part = data[spans.starts[place.sample] - start : spans.ends[place.sample] - start]
                 arrived.append((position, self._parse(place, spans, part, position), _cost(spans, place)))
         with self._arrived:
             self._arrive(arrived)
+
+    def _slowest(self) -> int | None:
+        """The shard whose read has lasted longest; None if no thread reads."""
+        return min(self._reading.copy().values(), default=(0.0, None))[1]
 
     def _parse(self, place: Place, spans: Spans, data: memoryview, position: int) -> Read:
         try:

@@ -158,7 +158,9 @@ class Stream:
             samples = [self._settle(low + offset, read) for offset, read in enumerate(reads)]
         except TimeoutError as error:
             self._stop(0.0)
-            shard = self._index.shard(self._order.locate(error.args[0]).shard).key
+            position, slowest = error.args
+            number = self._order.locate(position).shard if slowest is None else slowest
+            shard = self._index.shard(number).key
             message = f"{shard}: no sample came within {self._deadline_s:g} s"
             raise Unavailable(message, self._store.url, shard) from None
         except BaseException:
