@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import BinaryIO, Callable, Iterator, TypeVar
+from typing import Callable, Iterator, TypeVar
 
 from muster.sdk.data.access import Access
 from muster.sdk.data.cache_client import CacheClient, CacheUnavailable
@@ -18,7 +18,7 @@ from muster.sdk.data.errors import (
     Unavailable,
     WrongStore,
 )
-from muster.sdk.data.store import ObjectInfo, Store
+from muster.sdk.data.store import ChunkedStore, ObjectInfo
 from muster.sdk.data.wire import ErrorCode, Message
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ _ERRORS = {
 }
 
 
-class CachedStore(Store):
+class CachedStore(ChunkedStore):
     """A store behind the node cache's socket.
 
     Args:
@@ -72,18 +72,6 @@ class CachedStore(Store):
                 yield _info(found["key"], found)
                 after = found["key"]
             more = bool(answer["more"])
-
-    def read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
-        """Read a range of bytes. Raises ObjectChanged if an ETag is given and the object has another one."""
-        return b"".join(self._chunks(key, start, length, etag))
-
-    def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
-        """Write a range of bytes to a file with 8 MiB of memory, and return its length. Errors as for `read`."""
-        total = 0
-        for chunk in self._chunks(key, start, length, etag):
-            file.write(chunk)
-            total += len(chunk)
-        return total
 
     def put(self, key: str, data: bytes | str, create_only: bool = False) -> ObjectInfo:
         """Write bytes, or the local file at a path (str).
@@ -119,7 +107,8 @@ class CachedStore(Store):
         """Close idle connections."""
         self._client.close()
 
-    def _chunks(self, key: str, start: int, length: int | None, etag: str) -> Iterator[bytes]:
+    def chunks(self, key: str, start: int, length: int | None, etag: str) -> Iterator[bytes]:
+        """Yield the bytes of a range in order. Errors as for `read`."""
         if start < 0 or (length is not None and length < 0):
             raise ValueError(f"start ({start}) and length ({length}) must not be negative")
         info = self.head(key)

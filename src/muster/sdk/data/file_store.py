@@ -13,14 +13,14 @@ from typing import BinaryIO, Iterator, NoReturn
 from muster.sdk.data.errors import AlreadyExists, Forbidden, NotFound, ObjectChanged, StoreError
 from muster.sdk.data.exclusive import rename_exclusively
 from muster.sdk.data.location import check_key
-from muster.sdk.data.store import ObjectInfo, Store
+from muster.sdk.data.store import ChunkedStore, ObjectInfo
 
 TEMPORARY_PREFIX = ".muster-writing-"
 _CHUNK_BYTES = 1 << 20
 _ATTEMPTS = 100
 
 
-class FileStore(Store):
+class FileStore(ChunkedStore):
     """A folder. Keys are relative paths; an ETag is made from the inode, the time of change and the size.
 
     A write goes to a temporary file, which is flushed to disk and then gets the key's name. So readers see all of an
@@ -48,21 +48,6 @@ class FileStore(Store):
         if folder:
             check_key(folder, self.url)
         yield from self._walk(folder, prefix, ())
-
-    def read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
-        """Read a range of bytes; past the end of the object there are none.
-
-        Raises ObjectChanged if an ETag is given and the object has another one, or if it changes in the meantime.
-        """
-        return b"".join(self._chunks(key, start, length, etag))
-
-    def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
-        """Write a range of bytes to a file with 1 MiB of memory, and return its length. Errors as for `read`."""
-        total = 0
-        for chunk in self._chunks(key, start, length, etag):
-            file.write(chunk)
-            total += len(chunk)
-        return total
 
     def put(self, key: str, data: bytes | str, create_only: bool = False) -> ObjectInfo:
         """Write bytes, or a copy of the local file at a path (str).
@@ -113,7 +98,8 @@ class FileStore(Store):
         except OSError as error:
             self._fail(key, error)
 
-    def _chunks(self, key: str, start: int, length: int | None, etag: str) -> Iterator[bytes]:
+    def chunks(self, key: str, start: int, length: int | None, etag: str) -> Iterator[bytes]:
+        """Yield the bytes of a range in order. Errors as for `read`."""
         if start < 0 or (length is not None and length < 0):
             raise ValueError(f"start ({start}) and length ({length}) must not be negative")
         with self._open(key) as file:

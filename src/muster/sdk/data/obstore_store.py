@@ -22,7 +22,7 @@ from muster.sdk.data.location import Location, check_key
 from muster.sdk.data.messages import DELETE, LIST, READ, WRITE
 from muster.sdk.data.obstore_clients import Clients
 from muster.sdk.data.reading import CHUNK_BYTES, LARGE_CHUNK_BYTES, Reading
-from muster.sdk.data.store import ObjectInfo, Store
+from muster.sdk.data.store import ChunkedStore, ObjectInfo
 
 REQUEST_TIMEOUT_S = 32.0
 SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10
@@ -36,7 +36,7 @@ _PAGE = 1000
 T = TypeVar("T")
 
 
-class ObstoreStore(Store):
+class ObstoreStore(ChunkedStore):
     """A bucket, or a prefix in it. `put` of a path sends parts of 16 MiB or more, four at once.
 
     A create-only write is a single request with `If-None-Match: *`, since obstore has no create-only multipart upload.
@@ -125,16 +125,9 @@ class ObstoreStore(Store):
         self.read_into(key, file, start, length, etag)
         return file.getvalue()
 
-    def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
-        """Write a range of bytes to a file with a few MiB of memory, and return its length. Errors as for `read`.
-
-        If it raises, the file holds the first part of the range, and never bytes of two versions.
-        """
-        total = 0
-        for chunk in self._reading(key, start, length, etag):
-            file.write(chunk)
-            total += len(chunk)
-        return total
+    def chunks(self, key: str, start: int, length: int | None, etag: str) -> Reading:
+        """The bytes of a range in order, and never those of two versions."""
+        return self._reading(key, start, length, etag)
 
     def put(self, key: str, data: bytes | str, create_only: bool = False) -> ObjectInfo:
         """Write bytes, or the local file at a path (str). Raises AlreadyExists if `create_only` and the object exists.

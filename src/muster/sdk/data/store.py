@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Iterator, NamedTuple
+from typing import BinaryIO, Iterable, Iterator, NamedTuple
 
 
 class ObjectInfo(NamedTuple):
@@ -54,3 +54,29 @@ class Store:
 
     def close(self) -> None:
         """Release connections."""
+
+
+class ChunkedStore(Store):
+    """A store that reads in chunks."""
+
+    def chunks(self, key: str, start: int, length: int | None, etag: str) -> Iterable[bytes]:
+        """The bytes of a range in order. Errors as for `read`."""
+        raise NotImplementedError
+
+    def read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
+        """Read a range of bytes; past the end of the object there are none.
+
+        Raises ObjectChanged if an ETag is given and the object has another one, or if it changes in the meantime.
+        """
+        return b"".join(self.chunks(key, start, length, etag))
+
+    def read_into(self, key: str, file: BinaryIO, start: int = 0, length: int | None = None, etag: str = "") -> int:
+        """Write a range of bytes to a file with a few MiB of memory, and return its length. Errors as for `read`.
+
+        If it raises, the file holds the first part of the range, and never bytes of two versions.
+        """
+        total = 0
+        for chunk in self.chunks(key, start, length, etag):
+            file.write(chunk)
+            total += len(chunk)
+        return total
