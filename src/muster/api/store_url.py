@@ -55,6 +55,11 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
+def is_remote(text: str) -> bool:
+    """Returns whether the text is a URL and not that of a folder of a node."""
+    return is_url(text) and not text.startswith(FILE)
+
+
 def is_store(url: str) -> bool:
     """Returns whether the SDK opens this URL as an object store. With a query, only the program understands it."""
     return _STORE.fullmatch(url) is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.api.checkpoint_dir import own_folder
+from muster.api.store_url import SCHEMES, is_url
 from muster.api.training_job import TrainingJob
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.kube.errors import NotFound
@@ -29,7 +30,7 @@ def source(text: str, *, local: bool) -> dict[str, str]:
         raise BadInput("--from-checkpoint is empty", "name a job, or a path such as ./ckpt/train-1a2b3c4d")
     if "/" not in text and text not in (".", ".."):
         return {"job": text}
-    return {"path": str(Path(text).absolute()) if local and "://" not in text else text}
+    return {"path": str(Path(text).absolute()) if local and not is_url(text) else text}
 
 
 async def check_source(client: Client, job: dict[str, Any], *, local: bool) -> str:
@@ -74,7 +75,7 @@ def of_others(job: TrainingJob, *, local: bool) -> list[records.Found]:
     Empty if the job names a checkpoint, or if this machine cannot read the path.
     """
     spec = job.spec.checkpoint
-    if spec is None or spec.from_ is not None or not (local or spec.path.startswith("/")) or "://" in spec.path:
+    if spec is None or spec.from_ is not None or not (local or spec.path.startswith("/")) or is_url(spec.path):
         return []
     return sorted(records.of_others(spec.path, job.uid), key=lambda each: each.record.job != job.name)
 
@@ -110,7 +111,7 @@ def _whose(found: records.Found) -> str:
 
 
 def _at(path: str, *, local: bool) -> str:
-    if "://" in path:
+    if is_url(path):
         return f"it starts from {path}, which Muster hands over as it is"
     found = records.at(path) if local or path.startswith("/") else None
     if found is not None:
@@ -126,11 +127,11 @@ def _at(path: str, *, local: bool) -> str:
 
 
 def _of_deleted(name: str, namespace: str, root: str, *, local: bool) -> str:
-    seen = (local or root.startswith("/")) and "://" not in root and os.path.isdir(root)
+    seen = (local or root.startswith("/")) and not is_url(root) and os.path.isdir(root)
     found = records.of_job(root, namespace, name) if seen else None
     if found is not None:
         return f"it starts from job '{name}', which was deleted, step {found.record.step}: {shown(found.path)}"
-    if (local and "://" not in root) or ("://" in root and not root.startswith(("s3://", "gs://", "az://"))):
+    if (local and not is_url(root)) or (is_url(root) and root.partition("://")[0] not in SCHEMES):
         others = ", ".join(sorted({each.record.job for each in records.all_below(root) if each.record.job}))
         near = f"jobs with checkpoints in {shown(root)}: {others}" if others else "name its folder or URL instead"
         folder = f"; for the folder write --from-checkpoint ./{name}" if os.path.isdir(name) else ""

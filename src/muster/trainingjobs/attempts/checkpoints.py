@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from muster.api.checkpoint_dir import attempt_in
 from muster.api.run_record import HandedCheckpoint
+from muster.api.store_url import is_url
 from muster.api.training_job_status import CHECKPOINTS_MAX, CheckpointSource, CheckpointStatus, TrainingJobStatus
 from muster.trainingjobs.faults.rules import Evidence
 from muster.trainingjobs.plan import RecordEvent
@@ -118,7 +119,7 @@ def with_source(snapshot: JobSnapshot, status: TrainingJobStatus) -> TrainingJob
         theirs = tuple(replace(each, attempt=0, time=None) for each in known(source.status))
         name = CheckpointSource(job=source.name, uid=source.uid, path=theirs[0].path, step=theirs[0].step)
         return replace(status, checkpoint_source=name, checkpoints=theirs, last_checkpoint=theirs[0])
-    if "://" in spec.from_.path:
+    if is_url(spec.from_.path):
         return _from(status, CheckpointSource(path=spec.from_.path))
     return replace(status, checkpoint_source=CheckpointSource(job=spec.from_.job))
 

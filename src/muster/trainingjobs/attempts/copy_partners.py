@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.api.run_record import SWAPS_MAX, CopyPartners, RunRecord
+from muster.api.store_url import is_remote
 from muster.api.training_job import TrainingJob
 from muster.trainingjobs.plan import RecordEvent
 
@@ -92,7 +93,7 @@ def copy_warning(job: TrainingJob, record: RunRecord | None, domains: Sequence[D
 def in_object_store(job: TrainingJob) -> bool:
     """Returns whether the job's checkpoints are in an object store: only their shards have copies on nodes."""
     path = job.spec.checkpoint.path if job.spec.checkpoint is not None else ""
-    return "://" in path and not path.startswith("file://")
+    return is_remote(path)
 
 
 def _best_offset(domains: Sequence[Domain], best: int) -> int:
