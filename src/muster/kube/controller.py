@@ -79,6 +79,7 @@ class Controller:
         self._working = asyncio.Event()
         metrics = metrics or kube_metrics()
         metrics.queue_depth.labels(name).set_function(self.queue.__len__)
+        metrics.queue_oldest.labels(name).set_function(self._oldest_s)
         self._seconds = metrics.reconcile_seconds.labels(name)
         self._errors = metrics.reconcile_errors
 
@@ -86,6 +87,9 @@ class Controller:
     def working(self) -> bool:
         """Returns whether the workers run: the caches are complete, and this replica leads if there is an elector."""
         return self._working.is_set()
+
+    def _oldest_s(self) -> float:
+        return self.queue.oldest_s() if self.working else 0.0  # on a standby, keys wait until it leads
 
     def not_ready(self) -> str | None:
         """Return why this process cannot serve or take over yet, or None; a check for /readyz."""

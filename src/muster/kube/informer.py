@@ -241,6 +241,13 @@ class Informer(Generic[T]):
         failures = 0
         if self._progress is not None:
             self._progress.expect(self.name, 2 * self._stall_s + _BACKOFF_MAX_S)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        def age_s() -> float:
+            return loop.time() - max(began, self._last_progress)
+
+        self._metrics.informer_age.add(self.kind.RESOURCE.plural, age_s)
         try:
             while True:
                 if self._stale.is_set():
@@ -259,6 +266,7 @@ class Informer(Generic[T]):
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._wake.wait(), delay_s)
         finally:
+            self._metrics.informer_age.remove(self.kind.RESOURCE.plural, age_s)
             if self._progress is not None:
                 self._progress.drop(self.name)
 

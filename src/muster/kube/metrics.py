@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
+from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class OldestAge:
+    """Shows the greatest age of several sources with the same label value, such as the watches of a kind."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._ages: defaultdict[str, list[Callable[[], float]]] = defaultdict(list)
+
+    def add(self, label: str, age_s: Callable[[], float]) -> None:
+        """Show `age_s` from now on."""
+        ages = self._ages[label]
+        ages.append(age_s)
+        if len(ages) == 1:
+            self._gauge.labels(label).set_function(lambda: max((each() for each in ages), default=0.0))
+
+    def remove(self, label: str, age_s: Callable[[], float]) -> None:
+        """Stop showing `age_s`. The series ends with its last source."""
+        self._ages[label].remove(age_s)
+        if not self._ages[label]:
+            del self._ages[label]
+            self._gauge.remove(label)
 
 
 class KubeMetrics:
@@ -47,11 +71,13 @@ class KubeMetrics:
             ["resource", "why"],
             registry=registry,
         )
-        self.informer_age = Gauge(
-            "muster_informer_last_progress_seconds",
-            "Time since an informer last got an event, bookmark or list.",
-            ["resource"],
-            registry=registry,
+        self.informer_age = OldestAge(
+            Gauge(
+                "muster_informer_last_progress_seconds",
+                "Time since an informer last got an event, bookmark or list.",
+                ["resource"],
+                registry=registry,
+            )
         )
         self.queue_depth = Gauge(
             "muster_queue_depth", "Keys that wait for a worker.", ["controller"], registry=registry
@@ -76,6 +102,12 @@ class KubeMetrics:
             registry=registry,
         )
         self.leading = Gauge("muster_leader", "1 while this process leads, 0 otherwise.", ["lease"], registry=registry)
+        self.certificate_end = Gauge(
+            "muster_certificate_end_timestamp_seconds",
+            "End of validity of a serving certificate that this process keeps in a Secret.",
+            ["secret"],
+            registry=registry,
+        )
         self.events = Counter(
             "muster_events_total",
             "Kubernetes Events that this process sent, by outcome.",

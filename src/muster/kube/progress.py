@@ -17,7 +17,7 @@ class Progress:
 
     Args:
         clock: monotonic seconds.
-        registry: receives a metric with the age of each mark; None: no metric.
+        registry: receives the age and the deadline of each mark as metrics; None: no metrics.
     """
 
     def __init__(
@@ -26,11 +26,18 @@ class Progress:
         self._clock = clock
         self._marks: dict[str, tuple[float, float]] = {}
         self._gauge: Gauge | None = None
+        self._deadlines: Gauge | None = None
         if registry is not None:
             from prometheus_client import Gauge  # imported only if needed: the agent saves its memory
 
             self._gauge = Gauge(
                 "muster_progress_age_seconds", "Time since a loop last made progress.", ["loop"], registry=registry
+            )
+            self._deadlines = Gauge(
+                "muster_progress_deadline_seconds",
+                "Age of a loop's last progress above which liveness fails.",
+                ["loop"],
+                registry=registry,
             )
 
     def expect(self, name: str, deadline_s: float) -> None:
@@ -38,6 +45,8 @@ class Progress:
         self._marks[name] = (self._clock(), deadline_s)
         if self._gauge is not None:
             self._gauge.labels(name).set_function(lambda: self.age_s(name))
+        if self._deadlines is not None:
+            self._deadlines.labels(name).set(deadline_s)
 
     def mark(self, name: str) -> None:
         """Record that `name` made progress. A name without a deadline is ignored."""
@@ -47,13 +56,18 @@ class Progress:
 
     def drop(self, name: str) -> None:
         """Stop requiring marks of `name`, because it ended normally."""
-        if self._marks.pop(name, None) is not None and self._gauge is not None:
+        if self._marks.pop(name, None) is not None and self._gauge is not None and self._deadlines is not None:
             self._gauge.remove(name)
+            self._deadlines.remove(name)
 
     def age_s(self, name: str) -> float:
         """Seconds since the last mark of `name`; 0 for an unknown name."""
         known = self._marks.get(name)
         return self._clock() - known[0] if known is not None else 0.0
+
+    def deadlines_s(self) -> dict[str, float]:
+        """The deadline of the next mark of each name, in seconds after the last mark."""
+        return {name: deadline_s for name, (_, deadline_s) in self._marks.items()}
 
     def ages_s(self) -> dict[str, float]:
         """Seconds since the last mark of each name."""

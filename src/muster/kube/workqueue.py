@@ -44,7 +44,7 @@ class WorkQueue(Generic[K]):
         self._rng = rng or random.Random()
         self._clock = clock
         self._ready: deque[K] = deque()
-        self._queued: set[K] = set()
+        self._queued: dict[K, float] = {}
         self._running: set[K] = set()
         self._again: set[K] = set()
         self._failures: dict[K, int] = {}
@@ -58,6 +58,10 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         """The number of keys that are ready for a worker."""
         return len(self._ready)
+
+    def oldest_s(self) -> float:
+        """Return for how many seconds the first key in the queue has been ready for a worker; 0 for an empty queue."""
+        return self._now() - self._queued[self._ready[0]] if self._ready else 0.0
 
     @property
     def running(self) -> int:
@@ -77,7 +81,7 @@ class WorkQueue(Generic[K]):
         if key in self._running:
             self._again.add(key)
             return
-        self._queued.add(key)
+        self._queued[key] = self._now()
         self._ready.append(key)
         self._wake_one()
 
@@ -129,7 +133,7 @@ class WorkQueue(Generic[K]):
                         self._getters.remove(waiter)
                 raise
         key = self._ready.popleft()
-        self._queued.discard(key)
+        del self._queued[key]
         self._running.add(key)
         return key
 

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
 from muster.kube.metrics import KubeMetrics, kube_metrics
+from tests.support.waiting import TIMEOUT_S
 from tests.unit.kube.fakeapi import FakeApi, fake_api
 
 
@@ -28,5 +29,5 @@ def metrics(registry: CollectorRegistry) -> KubeMetrics:
 
 @pytest.fixture
 async def client(api: FakeApi, metrics: KubeMetrics) -> AsyncIterator[Client]:
-    async with Client(api.config(), timeout_s=5, metrics=metrics) as made:
+    async with Client(api.config(), timeout_s=TIMEOUT_S, metrics=metrics) as made:
         yield made

@@ -32,6 +32,7 @@ from muster.kube.errors import (
 from muster.kube.metrics import KubeMetrics
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
+from tests.support.closing import stopped
 from tests.unit.kube.fakeapi import FakeApi, status
 
 A = ConfigMap(metadata=ObjectMeta(name="a", namespace="default"), data={"k": "1"})
@@ -278,6 +279,19 @@ async def test_a_rotated_token_file_is_read_again_after_a_401(
         assert (await client.get(ConfigMap, "a")).name == "a"
 
 
+@pytest.mark.parametrize("content", [b"", b"new\xff\x00", b"new\nold"], ids=["empty", "not text", "two lines"])
+async def test_token_file_that_cannot_be_used_leaves_the_last_token_in_use(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_text("old")
+    token = TokenFile(file, max_age_s=0)
+    assert await token.authorization() == "Bearer old"
+    file.write_bytes(content)
+    assert await token.authorization() == "Bearer old"
+    assert not token.invalidate("Bearer old")
+    file.write_text("new")
+    assert await token.authorization() == "Bearer new"
+
+
 async def test_watches_do_not_use_up_the_connections_of_requests(api: FakeApi, metrics: KubeMetrics) -> None:
     api.put("a")
     async with Client(api.config(), connections=1, metrics=metrics) as client:
@@ -368,4 +382,4 @@ async def test_tls_with_client_certificates(tmp_path: Path, metrics: KubeMetrics
         async with Client(renamed, metrics=metrics) as client:
             assert (await client.get(ConfigMap, "a")).name == "a"
     finally:
-        await runner.cleanup()
+        await stopped(runner)

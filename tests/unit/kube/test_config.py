@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import stat
@@ -296,13 +297,20 @@ async def test_a_missing_plugin_comes_with_its_install_hint(write: Write) -> Non
         await header(config)
 
 
-async def test_a_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+async def test_a_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "hang.sh"
-    script.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/child\nwait\n")
+    script.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/child\nwait\n")
     script.chmod(0o755)
     spec = ExecPluginSpec(api_version="client.authentication.k8s.io/v1", command=str(script))
+    asking = asyncio.create_task(ExecPlugin(spec, timeout_s=600).authorization())
+    await until("the plugin has a child", (tmp_path / "child").exists)
+    loop = asyncio.get_running_loop()
+    time, began_s = loop.time, loop.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "time", lambda: began_s + 10_000 * (time() - began_s))
+        await until("the plugin is given up", asking.done)
     with pytest.raises(ConfigError, match="did not answer within"):
-        await ExecPlugin(spec, timeout_s=1).authorization()
+        await asking
     child = int((tmp_path / "child").read_text())
     await until("the plugin's child is dead", lambda: not alive(child))
 

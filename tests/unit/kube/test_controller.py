@@ -18,7 +18,7 @@ from muster.kube.leader import LeaderElector
 from muster.kube.metrics import KubeMetrics
 from muster.kube.objects.core import ConfigMap
 from muster.kube.workqueue import WorkQueue
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 from tests.unit.kube.fakeapi import FakeApi
 
 # Long enough that a busy machine renews in time.
@@ -110,7 +110,7 @@ async def test_nothing_is_done_before_the_caches_are_complete(
 
     api.put("s", resource="secrets")
     async with running(client, reconcile, metrics, informers=[other]) as (controller, informer):
-        await informer.wait_synced(10)
+        await informer.wait_synced(TIMEOUT_S)
         assert (controller.working, seen) == (False, [])
         assert controller.not_ready() == "no complete list of secrets yet"
         release.set()
@@ -166,7 +166,7 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
     async with rival, running(client, work_of("one"), metrics, one):
         await until("the leader reconciles all", lambda: len(done["one"]) >= 3)
         async with running(rival, work_of("two"), metrics, two, fence_s=1.0) as (controller, informer):
-            await informer.wait_synced(10)
+            await informer.wait_synced(TIMEOUT_S)
             await until("the other knows who leads", lambda: two.holder == "one")
             assert (done["two"], controller.working) == ([], False)
 
@@ -176,9 +176,7 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
 
             api.before.append(cut)
             lists = api.count("GET", watch=False)
-            await until("the next leader reconciles all", lambda: len(done["two"]) >= 3)
-            term = two.term
-            assert term is not None
+            term = await until("the next leader reconciles all", lambda: two.term if len(done["two"]) >= 3 else None)
             assert term.previous_holder == "one"
             assert first_at["two"] >= term.previous_deadline + 1.0  # by then no request of the first can take effect
             assert set(done["two"]) == {"default/a", "default/b", "default/c"}
@@ -203,8 +201,8 @@ async def test_workers_are_cancelled_when_the_lease_is_lost(client: Client, api:
     api.put("a")
     one = elector(client, "one", metrics)
     async with running(client, reconcile, metrics, one) as (controller, _):
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), TIMEOUT_S)
         api.put("lease", resource="leases", spec={"holderIdentity": "thief", "leaseDurationSeconds": 60})
-        await asyncio.wait_for(cancelled.wait(), 10)
+        await asyncio.wait_for(cancelled.wait(), TIMEOUT_S)
         await until("the work has stopped", lambda: not controller.working)
         assert controller.queue.running == 0

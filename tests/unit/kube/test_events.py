@@ -11,7 +11,7 @@ from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.metrics import KubeMetrics
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.pod import Pod
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 from tests.unit.kube.fakeapi import FakeApi, status
 
 
@@ -98,10 +98,10 @@ async def test_events_never_block_or_raise_and_long_ones_are_cut(
 
 async def test_closing_gives_up_on_a_dead_server_in_time(client: Client, api: FakeApi, metrics: KubeMetrics) -> None:
     async def hang(_: web.Request) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(3600)
 
     api.before.append(hang)
     async with EventRecorder(client, "x", metrics=metrics) as recorder:
         recorder.event(pod("a"), NORMAL, "R", "m")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT_S):
             await recorder.close(timeout_s=0.05)

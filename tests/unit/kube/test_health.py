@@ -4,7 +4,7 @@ import time
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from muster.kube.health import Progress, health_app, serve
 
@@ -32,12 +32,21 @@ async def test_liveness_readiness_and_metrics() -> None:
         code, text = await fetch(port, "/metrics")
         assert code == 200
         assert 'muster_progress_age_seconds{loop="watch"} 31.0' in text
+        assert 'muster_progress_deadline_seconds{loop="watch"} 30.0' in text
         progress.mark("watch")
         assert (await fetch(port, "/healthz"))[0] == 200
         now[0] += 60
         progress.drop("watch")
         assert (await fetch(port, "/healthz"))[0] == 200
         assert 'loop="watch"' not in (await fetch(port, "/metrics"))[1]
+
+
+async def test_a_counter_is_one_series() -> None:
+    registry = CollectorRegistry()
+    Counter("muster_example", "An example.", registry=registry).inc()
+    async with serve(health_app(Progress(registry=registry), registry=registry)) as port:
+        lines = (await fetch(port, "/metrics"))[1].splitlines()
+    assert [line for line in lines if "example" in line and not line.startswith("#")] == ["muster_example_total 1.0"]
 
 
 def test_a_step_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

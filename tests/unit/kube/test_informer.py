@@ -23,7 +23,7 @@ from muster.kube.metrics import kube_metrics
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.pod import Pod
 from muster.kube.watch import WatchDecoder
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 from tests.unit.kube.fakeapi import FakeApi, fake_api, identity, status
 
 Change = tuple[str, str, str]
@@ -61,7 +61,7 @@ async def following(client: Client, **options: Any) -> AsyncIterator[tuple[Infor
 
 async def synced(api: FakeApi, informer: Informer[ConfigMap]) -> None:
     """Wait until the first list is in and a watch is open."""
-    await informer.wait_synced(10)
+    await informer.wait_synced(TIMEOUT_S)
     await until("a watch", lambda: api.watches)
 
 
@@ -171,7 +171,7 @@ async def test_the_cache_is_never_empty_after_upstream_is_lost(client: Client, a
         api.before.append(outage)
         api.compact()
         api.end_watches("drop")
-        await asyncio.wait_for(reached.wait(), 10)
+        await asyncio.wait_for(reached.wait(), TIMEOUT_S)
         await until("the failure is reported", lambda: "etcd is away" in str(informer.last_error))
         assert (len(informer.store), heard.changes) == (6, [])
         failing[0] = False
@@ -217,7 +217,7 @@ async def test_watch_list_where_the_server_can_and_pages_where_not(client: Clien
         assert (api.count("GET", watch=False), api.requests[0][2]["sendInitialEvents"]) == (0, "true")
     api.watch_list = False
     async with following(client, watch_list=True) as (informer, _):
-        await informer.wait_synced(10)
+        await informer.wait_synced(TIMEOUT_S)
         assert (len(informer.store), api.count("GET", watch=False)) == (2, 1)
 
 
@@ -288,7 +288,7 @@ async def test_a_bad_handler_does_not_stop_the_others(client: Client, api: FakeA
     informer.add_handler(heard)
     api.put("a")
     task = asyncio.create_task(informer.run())
-    await informer.wait_synced(10)
+    await informer.wait_synced(TIMEOUT_S)
     assert heard.take() == [("add", "a", "")]
     assert "bad handler" in caplog.text
     task.cancel()
@@ -298,8 +298,9 @@ async def test_a_bad_handler_does_not_stop_the_others(client: Client, api: FakeA
 async def test_timed_out_wait_says_why(client: Client, api: FakeApi) -> None:
     api.before.append(lambda _: web.json_response(status(403, "Forbidden", "cannot list configmaps"), status=403))
     async with following(client) as (informer, _):
-        with pytest.raises(TimeoutError, match=r"configmaps: no complete list within 0.3 s: cannot list configmaps"):
-            await informer.wait_synced(0.3)
+        await until("it was refused", lambda: informer.last_error)
+        with pytest.raises(TimeoutError, match=r"configmaps: no complete list within 0.1 s: cannot list configmaps"):
+            await informer.wait_synced(0.1)
 
 
 async def test_a_new_list_serves_all_who_wait_for_it(client: Client, api: FakeApi) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
 from muster.kube.health import Progress
 from muster.kube.informers import Form, Informers, SharedInformer
+from muster.kube.metrics import KubeMetrics, kube_metrics
 from muster.kube.objects.core import ConfigMap
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 from tests.unit.kube.fakeapi import FakeApi, identity, status
 from tests.unit.kube.test_informer import Heard
 
@@ -27,7 +30,7 @@ async def following(informers: Informers, since: float = 0.0, **options: Any) ->
     shared.add_handler(heard)
     task = asyncio.create_task(shared.run(since))
     try:
-        await shared.wait_synced(10)
+        await shared.wait_synced(TIMEOUT_S)
         yield shared, heard
     finally:
         task.cancel()
@@ -49,7 +52,7 @@ async def test_controllers_that_begin_together_share_one_list_and_one_watch(
         shared.add_handler(heard)
     tasks = [asyncio.create_task(shared.run()) for shared, _ in parts]
     for shared, heard in parts:
-        await shared.wait_synced(10)
+        await shared.wait_synced(TIMEOUT_S)
         assert heard.take() == [("add", "a", "1")]
     await until("the watch", lambda: api.watches)
     api.put("a", data={"v": "2"})
@@ -123,12 +126,15 @@ async def test_indexes_of_two_controllers_may_have_one_name(client: Client, api:
             first.by_index("y", "1")
 
 
-async def test_a_wait_for_a_list_says_what_stands_in_the_way(client: Client, api: FakeApi) -> None:
+async def test_a_wait_for_a_list_says_what_stands_in_the_way(
+    client: Client, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
     api.before.append(lambda _: web.json_response(status(403, "Forbidden", "cannot list configmaps"), status=403))
     shared: SharedInformer[ConfigMap] = Informers(client, {}).of(ConfigMap)
     task = asyncio.create_task(shared.run())
-    with pytest.raises(TimeoutError, match=r"configmaps: no complete list within 0.3 s: cannot list configmaps"):
-        await shared.wait_synced(0.3)
+    await until("it was refused", lambda: "cannot list configmaps" in caplog.text)
+    with pytest.raises(TimeoutError, match=r"configmaps: no complete list within 0.1 s: cannot list configmaps"):
+        await shared.wait_synced(0.1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -141,3 +147,33 @@ async def test_each_watch_has_liveness_of_its_own(client: Client, api: FakeApi) 
         async with following(informers):
             assert progress.ages_s().keys() == {"informer/configmaps", "informer/configmaps/default"}
         assert progress.ages_s().keys() == {"informer/configmaps/default"}
+
+
+async def test_the_age_of_a_kind_is_shown_until_its_last_watch_ends(
+    client: Client, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = CollectorRegistry()  # the process's own may show informers of other tests
+    monkeypatch.setattr("muster.kube.informer.kube_metrics", partial(kube_metrics, registry))
+
+    def age_s() -> float | None:
+        return registry.get_sample_value("muster_informer_last_progress_seconds", {"resource": "configmaps"})
+
+    informers = Informers(client, {})
+    async with following(informers, namespace="default"):
+        async with following(informers):
+            assert age_s() is not None
+        assert age_s() is not None
+    assert age_s() is None
+
+
+def test_the_greatest_age_of_several_watches_counts() -> None:
+    registry = CollectorRegistry()
+    ages, shown = KubeMetrics(registry).informer_age, "muster_informer_last_progress_seconds"
+    sources = [lambda: 3.0, lambda: 40.0]
+    for each in sources:
+        ages.add("pods", each)
+    assert registry.get_sample_value(shown, {"resource": "pods"}) == 40.0
+    ages.remove("pods", sources[1])
+    assert registry.get_sample_value(shown, {"resource": "pods"}) == 3.0
+    ages.remove("pods", sources[0])
+    assert registry.get_sample_value(shown, {"resource": "pods"}) is None

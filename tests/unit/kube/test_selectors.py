@@ -101,11 +101,35 @@ def test_no_label_selector_selects_nothing_and_an_empty_one_everything() -> None
 
 def test_field_selectors() -> None:
     pod = {"spec.nodeName": "n1", "status.phase": "Running"}
-    selector = parse_field_selector("spec.nodeName=n1, status.phase!=Failed,metadata.name==")
+    selector = parse_field_selector("spec.nodeName=n1,,status.phase!=Failed,metadata.name==")
     assert selector.matches(lambda path: pod.get(path, ""))
     assert not parse_field_selector("spec.nodeName!=n1").matches(lambda path: pod.get(path, ""))
-    with pytest.raises(SelectorError, match="FIELD=VALUE"):
-        parse_field_selector("spec.nodeName")
+
+
+def test_field_selector_has_escapes_and_the_order_of_the_api_server() -> None:
+    assert parse_field_selector(r"b!=x\\y,a=p\,q\=r, c==").terms == (
+        (" c", True, ""),
+        ("a", True, "p,q=r"),
+        ("b", False, r"x\y"),
+    )
+    assert parse_field_selector("").terms == parse_field_selector(",").terms == ()
+    assert parse_field_selector("=").terms == (("", True, ""),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("spec.nodeName", "invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'"),
+        ("a=1,b", "invalid selector: 'a=1,b'; can't understand 'b'"),
+        ("a=1=2", "invalid field selector: unescaped character in value: 61"),
+        (r"a=\y", r"invalid field selector: invalid escape sequence: \y"),
+        ("a=1\\", "invalid field selector: invalid escape sequence: \\"),
+    ],
+)
+def test_field_selector_is_refused_as_the_api_server_does(text: str, message: str) -> None:
+    with pytest.raises(SelectorError) as caught:
+        parse_field_selector(text)
+    assert str(caught.value) == message
 
 
 def _term(key: str, operator: str, *values: str) -> NodeSelectorTerm:

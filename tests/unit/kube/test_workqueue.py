@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.kube.workqueue import WorkQueue, WorkQueueShutDown
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 
 
 async def test_a_key_waits_once_and_in_order() -> None:
@@ -32,6 +32,23 @@ async def test_a_key_added_while_it_runs_comes_again_only_after_done() -> None:
     assert len(queue) == 0
 
 
+async def test_the_oldest_key_is_the_one_that_has_been_ready_the_longest() -> None:
+    now = [100.0]
+    queue: WorkQueue[str] = WorkQueue(clock=lambda: now[0])
+    assert queue.oldest_s() == 0.0
+    queue.add("a")
+    now[0] += 5
+    queue.add("b")
+    queue.add("a")
+    assert queue.oldest_s() == 5.0
+    assert await queue.get() == "a"
+    assert queue.oldest_s() == 0.0
+    now[0] += 2
+    queue.add("a")
+    queue.done("a")
+    assert (queue.oldest_s(), await queue.get(), queue.oldest_s()) == (2.0, "b", 0.0)
+
+
 async def test_failures_back_off_per_key_until_forgotten() -> None:
     queue: WorkQueue[str] = WorkQueue(base_delay_s=1, max_delay_s=8, rng=random.Random(1))
     delays = [queue.add_rate_limited("a") for _ in range(6)]
@@ -49,7 +66,7 @@ async def test_the_earliest_of_several_times_stands_and_adding_beats_them() -> N
     queue.add_after("a", 0.02)
     queue.add_after("a", 60)
     assert queue.delayed == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await queue.get() == "a"
     queue.done("a")
     queue.add_after("b", 30)
@@ -79,7 +96,7 @@ async def test_a_cancelled_waiter_does_not_swallow_a_key() -> None:
     await asyncio.sleep(0)
     queue.add("a")  # wakes the first, which is cancelled before it runs
     first.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await second == "a"
     assert first.cancelled() or isinstance((await asyncio.gather(first, return_exceptions=True))[0], BaseException)
 

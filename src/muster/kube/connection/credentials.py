@@ -11,23 +11,26 @@ import base64
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from muster.kube.errors import ConfigError
 from muster.kube.objects.struct import KubeStruct, decode
+from muster.kube.regularfile import read_regular
 
 TOKEN_FILE_MAX_AGE_S = 60.0
 """A token file is read again after this time. Kubelets rotate tokens long before they expire."""
 EXEC_TIMEOUT_S = 60.0
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _EXPIRY_MARGIN_S = 10.0
+_TOKEN: Final = re.compile(rb"[ -~]+")
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,20 @@ class BasicAuth(Anonymous):
         return "BasicAuth(...)"
 
 
+def bearer(content: bytes) -> str:
+    """Return the Authorization header with the token that a file has.
+
+    Raises:
+        ValueError: the content is empty, or is not a line of printable ASCII characters. The text does not quote it.
+    """
+    token = content.strip()
+    if not token:
+        raise ValueError("it is empty")
+    if not _TOKEN.fullmatch(token):
+        raise ValueError("it is not a token, which has only printable ASCII characters")
+    return f"Bearer {token.decode()}"
+
+
 class TokenFile(Anonymous):
     """A bearer token in a file that is rotated: read again every minute, and after a 401."""
 
@@ -111,14 +128,12 @@ class TokenFile(Anonymous):
         self._read_at = float("-inf")
 
     def read(self) -> str:
-        """Read the file. Raises ConfigError when it is missing or empty."""
+        """Read the file. Raises ConfigError if it cannot be read, or is not a token."""
+        content = read_regular(self._path, "token file")
         try:
-            token = self._path.read_text().strip()
-        except OSError as error:
-            raise ConfigError(f"token file {self._path} cannot be read: {error.strerror}") from error
-        if not token:
-            raise ConfigError(f"token file {self._path} is empty")
-        self._header, self._read_at = f"Bearer {token}", time.monotonic()
+            self._header, self._read_at = bearer(content), time.monotonic()
+        except ValueError as error:
+            raise ConfigError(f"token file {self._path}: {error}") from None
         return self._header
 
     async def authorization(self) -> str:

@@ -90,7 +90,9 @@ class Transport(Protocol):
     ) -> Answer:
         """Send one request if `fence` allows it. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
 
-    def chunks(self, path: str, *, params: Params, stall_s: float) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+    def chunks(
+        self, path: str, *, params: Params, stall_s: float, headers: Headers | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """GET a stream.
 
         Raises ApiError if refused, Unavailable if it breaks, ServerTimeout after `stall_s` without data.
@@ -163,10 +165,12 @@ class HttpTransport:
         raise self._unauthorized(answer)
 
     @asynccontextmanager
-    async def chunks(self, path: str, *, params: Params, stall_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def chunks(
+        self, path: str, *, params: Params, stall_s: float, headers: Headers | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """GET a stream as it arrives."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=stall_s)
-        async with self._checked("GET", path, params, timeout) as response:
+        async with self._checked("GET", path, params, timeout, headers) as response:
 
             async def read() -> AsyncIterator[bytes]:
                 try:
@@ -223,13 +227,13 @@ class HttpTransport:
 
     @asynccontextmanager
     async def _checked(
-        self, method: str, path: str, params: Params, timeout: aiohttp.ClientTimeout
+        self, method: str, path: str, params: Params, timeout: aiohttp.ClientTimeout, headers: Headers | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         credentials = self._config.credentials
         for attempt in (0, 1):
             authorization = await credentials.authorization()
             try:
-                response = await self._open(method, path, params, None, {}, authorization, timeout)
+                response = await self._open(method, path, params, None, headers or {}, authorization, timeout)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise self._lost(error, method, path, CONNECT_TIMEOUT_S) from error
             try:

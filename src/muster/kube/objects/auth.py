@@ -14,6 +14,8 @@ POD_NAME = "authentication.kubernetes.io/pod-name"
 """`UserInfo.extra` key of a bound service account token: the pod's name."""
 POD_UID = "authentication.kubernetes.io/pod-uid"
 """`UserInfo.extra` key of a bound service account token: the pod's UID."""
+NODE_NAME = "authentication.kubernetes.io/node-name"
+"""`UserInfo.extra` key of a service account token of a pod: the node of the pod (Kubernetes 1.32: KEP-4193)."""
 
 
 class UserInfo(KubeStruct):
@@ -53,6 +55,56 @@ class TokenReview(KubeObject):
 
     spec: TokenReviewSpec = msgspec.field(default_factory=TokenReviewSpec)
     status: TokenReviewStatus = msgspec.field(default_factory=TokenReviewStatus)
+
+
+class SelectorAttributes(KubeStruct):
+    """A selector of a request, as it is in the query. The API server parses it as it does that of a request."""
+
+    raw_selector: str = ""
+
+
+class ResourceAttributes(KubeStruct):
+    """What a user wants to do with objects."""
+
+    namespace: str = ""
+    verb: str = ""
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    name: str = ""
+    field_selector: SelectorAttributes | None = None
+    label_selector: SelectorAttributes | None = None
+
+
+class SubjectAccessReviewSpec(KubeStruct):
+    """The user and the request in question."""
+
+    resource_attributes: ResourceAttributes = msgspec.field(default_factory=ResourceAttributes)
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    uid: str = ""
+
+
+class SubjectAccessReviewStatus(KubeStruct):
+    """The answer. `denied` means that an authorizer forbade it, rather than that none allowed it."""
+
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+    evaluation_error: str = ""
+
+
+class SubjectAccessReview(KubeObject):
+    """authorization.k8s.io/v1 SubjectAccessReview: may this user do this?"""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+    )
+
+    spec: SubjectAccessReviewSpec = msgspec.field(default_factory=SubjectAccessReviewSpec)
+    status: SubjectAccessReviewStatus = msgspec.field(default_factory=SubjectAccessReviewStatus)
 
 
 class BoundObjectReference(KubeStruct):

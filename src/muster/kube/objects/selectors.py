@@ -107,14 +107,37 @@ class FieldSelector:
 
 
 def parse_field_selector(text: str) -> FieldSelector:
-    """Parse `spec.nodeName=a,status.phase!=Running`. Raises SelectorError."""
+    r"""Parse `spec.nodeName=a,status.phase!=Running`. A value may contain `\\`, `\,` and `\=`; spaces count.
+
+    Terms come in the order in which the API server reads them, which decides about which one it complains. Source:
+    k8s.io/apimachinery pkg/fields/selector.go.
+
+    Raises:
+        SelectorError: the text is the API server's.
+    """
     terms = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        match = re.fullmatch(r"([^=!\s]+)\s*(==|!=|=)\s*(.*)", part)
+    for part in sorted(filter(None, _FIELD_TERM.findall(text))):
+        match = _FIELD_OPERATOR.search(part)
         if match is None:
-            raise SelectorError(f"field selector {text!r}: {part!r} is not FIELD=VALUE or FIELD!=VALUE")
-        terms.append((match[1], match[2] != "!=", match[3]))
+            raise SelectorError(f"invalid selector: '{text}'; can't understand '{part}'")
+        terms.append((part[: match.start()], match[0] != "!=", _unescaped(part[match.end() :])))
     return FieldSelector(tuple(terms))
+
+
+_FIELD_TERM = re.compile(r"(?:\\.|[^\\,]|\\$)+", re.DOTALL)
+_FIELD_OPERATOR = re.compile(r"!=|==?")
+_ESCAPE = re.compile(r"\\(.?)|[,=]", re.DOTALL)
+
+
+def _unescaped(value: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        if match[0] in (",", "="):
+            raise SelectorError(f"invalid field selector: unescaped character in value: {ord(match[0])}")
+        if match[1] not in ("\\", ",", "="):
+            raise SelectorError(f"invalid field selector: invalid escape sequence: {match[0]}")
+        return match[1]
+
+    return _ESCAPE.sub(plain, value)
 
 
 def node_term_matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
