@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import fcntl
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from muster.embedded.supervision import Supervised, clock
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
 from muster.kube.connection.privatefile import write_private
+from muster.kube.running import stop_on_signals
 
 START_S = 120.0
 GRACE_S = 5.0
@@ -53,9 +53,7 @@ class Daemon:
 
     async def run(self) -> int:
         """Run until a stop is requested. Returns the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stopping.set)
+        stop_on_signals(self.stopping)
         async with control.serve(self.layout.control_socket, self.answer):
             watching = asyncio.create_task(self._watch())
             bounding = asyncio.create_task(keep_bounded(self.layout.logs))

@@ -13,16 +13,15 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from muster.kube.fileframes import frame, frames, sync_folder
+
 SYNC_INTERVAL_S = 0.1
 COMPACT_BYTES = 16 << 20
-_HEADER = struct.Struct("<II")
 
 
 class Locked(Exception):
@@ -121,7 +120,7 @@ class Journal:
             self._folder / f"log-{old + 1}", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         os.rename(temporary, self._folder / f"snapshot-{old + 1}")
-        self._sync_folder()
+        sync_folder(self._folder)
         os.close(self._log)
         self._log, self._generation, self._bytes = log, old + 1, 0
         self._compact_at = max(COMPACT_BYTES, 2 * size)
@@ -162,30 +161,15 @@ class Journal:
         for path in self._folder.glob("snapshot-*.tmp"):
             path.unlink(missing_ok=True)
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
 
 def _frame(record: Record) -> bytes:
-    payload = _encoder.encode(record)
-    return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
+    return frame(_encoder.encode(record))
 
 
 def _read(content: bytes) -> Iterator[tuple[Record, int]]:
-    position = 0
-    while position + _HEADER.size <= len(content):
-        length, checksum = _HEADER.unpack_from(content, position)
-        start, end = position + _HEADER.size, position + _HEADER.size + length
-        payload = content[start:end]
-        if len(payload) < length or zlib.crc32(payload) != checksum:
-            return
+    for payload, end in frames(content):
         try:
             record = _decoder.decode(payload)
         except msgspec.DecodeError:
             return
         yield record, end
-        position = end

@@ -118,7 +118,7 @@ def cache(layout: Layout, spec: ClusterSpec, number: int, ticket_key: Path | Non
             f"--socket-dir={folders.sockets}",
             f"--size={spec.cache_size}",
             f"--floor={CACHE_FLOOR}",
-            f"--address={node_address(number)}:{free_port()}",
+            f"--address={node_address(number)}:{free_port(address=node_address(number))}",
             *([f"--ticket-key={ticket_key}"] if ticket_key else []),
         ],
     )

@@ -105,10 +105,10 @@ def test_get_watch_shows_changes(kubectl: ClusterAccess, namespace: str) -> None
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         apply(kubectl, namespace, POD)
-        kubectl.kubectl("delete", "pod", "web", "-n", namespace)
         assert watching.stdout
-        lines = [watching.stdout.readline().split()[:3] for _ in range(2)]
-        assert lines == [["web", "0/1", "Pending"], ["web", "0/1", "Terminating"]]
+        assert watching.stdout.readline().split()[:3] == ["web", "0/1", "Pending"]
+        kubectl.kubectl("delete", "pod", "web", "-n", namespace)
+        assert watching.stdout.readline().split()[:3] == ["web", "0/1", "Terminating"]
     finally:
         watching.terminate()
         watching.communicate(timeout=10)
@@ -127,7 +127,7 @@ def test_nodes_taint_cordon_drain(kubectl: ClusterAccess, embedded: Api, namespa
         )
         with pytest.raises(KubectlError, match="use --force to override"):
             kubectl.kubectl("drain", "k-node")
-        kubectl.kubectl("drain", "k-node", "--force", "--grace-period=0", "--timeout=20s")
+        kubectl.kubectl("drain", "k-node", "--force", "--grace-period=0", "--timeout=60s")
         assert kubectl.kubectl("get", "pods", "-n", namespace, "-o", "name") == ""
         kubectl.kubectl("uncordon", "k-node")
         kubectl.kubectl("taint", "node", "k-node", "team:NoSchedule-")
@@ -157,7 +157,7 @@ def test_custom_kinds(kubectl: ClusterAccess, embedded: Api, namespace: str) -> 
 def test_deleting_a_namespace_waits_until_it_is_gone(kubectl: ClusterAccess, embedded: Api) -> None:
     kubectl.kubectl("create", "namespace", "k-gone")
     apply(kubectl, "k-gone", POD)
-    kubectl.kubectl("delete", "namespace", "k-gone", "--timeout=20s")
+    kubectl.kubectl("delete", "namespace", "k-gone", "--timeout=60s")
     assert eventually("the namespace is gone", lambda: embedded.send("GET", "/api/v1/namespaces/k-gone")[0] == 404)
 
 

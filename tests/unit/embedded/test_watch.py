@@ -2,8 +2,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+import pytest
+
+from muster.embedded import watching
 from muster.embedded.apiserver.request import Response
-from muster.embedded.apiserver.verbs.selection import Selected
+from muster.embedded.watching import Watcher
+from muster.readcache.hub.selection import ALL
+from muster.sim.virtual.loop import VirtualLoop
 from tests.support.apicore import PODS, Cluster, bind, events, pod
 
 
@@ -86,17 +92,31 @@ async def test_a_page_of_a_forgotten_snapshot_is_410() -> None:
     assert (code, status["reason"]) == (410, "Expired")
 
 
-async def test_a_slow_watcher_is_dropped_and_the_others_go_on() -> None:
-    cluster = Cluster()
+async def test_a_slow_watcher_is_dropped_and_the_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "PIECES_MAX", 3)
+    cluster = Cluster(log_capacity=4)
     hub = cluster.store.define("pods").hub
-    slow = hub.subscribe(Selected(), cluster.store.version, backlog=3)
+    slow = Watcher(hub, ALL, cluster.store.version)
     quick = cluster.watch(PODS)
-    for index in range(5):
+    seen = 0
+    for index in range(8):
         cluster.ok("POST", PODS, pod(f"p{index}"))
+        seen += len(await events(quick))
     assert slow.closed
     assert len(slow.take()) == 3
-    assert hub.dropped_watchers == 1
-    assert len(await events(quick)) == 5
+    assert hub.slow == 1
+    assert seen == 8
+
+
+async def test_a_watcher_with_a_full_queue_resumes_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "PIECES_MAX", 2)
+    cluster = Cluster()
+    watcher = Watcher(cluster.store.define("pods").hub, ALL, cluster.store.version)
+    for index in range(5):
+        cluster.ok("POST", PODS, pod(f"p{index}"))
+    lines = b"".join([*watcher.take(), *watcher.take()]).splitlines()
+    names = [msgspec.json.decode(line)["object"]["metadata"]["name"] for line in lines]
+    assert names == ["p0", "p1", "p2", "p3", "p4"]
 
 
 async def test_a_watch_ends_when_its_time_is_over() -> None:
@@ -107,10 +127,26 @@ async def test_a_watch_ends_when_its_time_is_over() -> None:
     assert len(cluster.store.define("pods").hub) == 0
 
 
+def test_bookmarks_come_each_minute_and_shortly_before_the_end() -> None:
+    loop, at = VirtualLoop.new(), list[tuple[str, float]]()
+
+    async def story() -> None:
+        cluster = Cluster()
+        for timeout_s in (1, 3, 100):
+            began = loop.now
+            watch = cluster.watch(f"{PODS}?allowWatchBookmarks=true&timeoutSeconds={timeout_s}")
+            while await watch.batch() is not None:
+                at.append(("bookmark", loop.now - began))
+            at.append(("end", loop.now - began))
+
+    loop.run(story())
+    assert at == [("end", 1), ("bookmark", 1), ("end", 3), ("bookmark", 60), ("bookmark", 98), ("end", 100)]
+
+
 async def test_frames_are_encoded_once_and_shared() -> None:
     cluster = Cluster()
     hub = cluster.store.define("pods").hub
-    watchers = [hub.subscribe(Selected(), cluster.store.version) for _ in range(3)]
+    watchers = [Watcher(hub, ALL, cluster.store.version) for _ in range(3)]
     cluster.ok("POST", PODS, pod("a"))
     frames = [watcher.take()[0] for watcher in watchers]
     assert frames[0] is frames[1] is frames[2]

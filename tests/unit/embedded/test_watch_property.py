@@ -8,11 +8,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.embedded.apiserver.verbs.selection import Selected
 from muster.embedded.objects import Obj
-from muster.embedded.store import Expired, Store
-from muster.embedded.watchhub import Watcher
+from muster.embedded.store import Store
+from muster.embedded.watching import Watcher
 from muster.kube.objects.selectors import parse_selector
+from muster.readcache.hub.limits import Limits
+from muster.readcache.hub.log import Expired
+from muster.readcache.hub.selection import ALL, Selection
 
 INDEXES = ("spec.nodeName",)
 
@@ -30,7 +32,7 @@ changes = st.tuples(
     ),
 )
 selections = st.builds(
-    lambda namespace, labels, fields: Selected(namespace, parse_selector(labels), fields, INDEXES),
+    lambda namespace, labels, fields: Selection(namespace, parse_selector(labels), fields, INDEXES),
     st.sampled_from(["", "default"]),
     st.sampled_from(["", "app=x", "app!=x", "!app"]),
     st.sampled_from(
@@ -47,12 +49,12 @@ selections = st.builds(
 
 @dataclasses.dataclass
 class Replay:
-    selection: Selected
+    selection: Selection
     watcher: Watcher
     state: dict[str, str]
 
     def catch_up(self) -> None:
-        for line in self.watcher.take():
+        for line in b"".join(self.watcher.take()).splitlines():
             event = msgspec.json.decode(line)
             meta = event["object"]["metadata"]
             key, version = f"{meta['namespace']}/{meta['name']}", meta["resourceVersion"]
@@ -66,20 +68,20 @@ class Replay:
                 del self.state[key]
 
 
-def listed(store: Store, selection: Selected, version: int) -> dict[str, str]:
-    found = store.define("pods").range_at(version, selection.namespace)
-    return {item.key: str(item.version) for item in found if selection.matches(item)}
+def listed(store: Store, selection: Selection, version: int) -> dict[str, str]:
+    found = store.define("pods").select_at(version, selection)
+    return {item.key: str(item.version) for item in found}
 
 
-def start(store: Store, selection: Selected, version: int) -> Replay:
+def start(store: Store, selection: Selection, version: int) -> Replay:
     """List at a version and watch from there; where that is too old, list again, as an informer does."""
     table = store.define("pods")
     try:
-        state, watcher = listed(store, selection, version), table.hub.subscribe(selection, version)
+        state, watcher = listed(store, selection, version), Watcher(table.hub, selection, version)
     except Expired:
         assert version < store.version
         version = store.version
-        state, watcher = listed(store, selection, version), table.hub.subscribe(selection, version)
+        state, watcher = listed(store, selection, version), Watcher(table.hub, selection, version)
     return Replay(selection, watcher, state)
 
 
@@ -91,10 +93,10 @@ def start(store: Store, selection: Selected, version: int) -> Replay:
 )
 def test_replayed_events_are_the_list_at_every_version(
     history: list[tuple[str, str, dict[str, str] | None]],
-    watches: list[tuple[Selected, int, int]],
+    watches: list[tuple[Selection, int, int]],
     capacity: int,
 ) -> None:
-    store = Store(log_capacity=capacity)
+    store = Store(limits=Limits(log_events=capacity))
     table = store.define("pods", describe, INDEXES)
     replays: list[Replay] = []
     for index, (namespace, name, content) in enumerate(history):
@@ -110,7 +112,7 @@ def test_replayed_events_are_the_list_at_every_version(
         for replay in replays:
             replay.catch_up()
             assert replay.state == listed(store, replay.selection, store.version)
-    assert table.keys == sorted(table.items)
+    assert table.range() == sorted(table.items)
     for node in ("n1", "n2"):
         assert table.indexed("spec.nodeName", node) == sorted(
             key for key, item in table.items.items() if item.fields["spec.nodeName"] == node
@@ -132,6 +134,6 @@ def test_a_list_at_an_old_version_is_what_was_there(history: list[tuple[str, str
             store.delete("pods", key)
         snapshots[store.version] = {key: item.version for key, item in table.items.items()}
     for version, expected in snapshots.items():
-        found = [(item.key, item.version) for item in table.range_at(version)]
+        found = [(item.key, item.version) for item in table.select_at(version, ALL)]
         assert dict(found) == expected
         assert [key for key, _ in found] == sorted(expected)

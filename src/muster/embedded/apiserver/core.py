@@ -42,9 +42,9 @@ from muster.embedded.apiserver.verbs.patches import APPLY_PATCH, applied_object,
 from muster.embedded.apiserver.verbs.reads import Reads
 from muster.embedded.apiserver.verbs.watches import WatchResponse
 from muster.embedded.apiserver.verbs.writes import Writes, key_of
+from muster.embedded.item import Item
 from muster.embedded.objects import Clock, Obj
 from muster.embedded.store import Store
-from muster.embedded.watchhub import Item
 
 MANAGER_CHARACTERS_MAX = 128
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"

@@ -56,9 +56,7 @@ class Metrics:
             lines.append(f'apiserver_storage_objects{{resource="{name}"}} {len(table.items)}')
         lines.append("# TYPE muster_embedded_slow_watchers_dropped_total counter")
         for name, table in tables.items():
-            lines.append(
-                f'muster_embedded_slow_watchers_dropped_total{{resource="{name}"}} {table.hub.dropped_watchers}'
-            )
+            lines.append(f'muster_embedded_slow_watchers_dropped_total{{resource="{name}"}} {table.hub.slow}')
         lines += [
             "# TYPE muster_embedded_resource_version gauge",
             f"muster_embedded_resource_version {self._core.store.version}",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.types.budgets import EVICTION_FORGOTTEN_S, STORAGE, Count, count
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, parse_time, section, timestamp
-from muster.embedded.watchhub import Item
 
 
 class BudgetStatus:

@@ -12,8 +12,8 @@ from muster.embedded.apiserver.status import StatusError
 from muster.embedded.apiserver.types.strategy import DeleteOptions
 from muster.embedded.apiserver.verbs.deletes import FOREGROUND, ORPHAN
 from muster.embedded.apiserver.verbs.writes import Change
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items
-from muster.embedded.watchhub import Item
 
 Place = tuple[str, str]  # resource, key
 

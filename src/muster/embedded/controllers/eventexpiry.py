@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.embedded.apiserver.core import ApiCore
-from muster.embedded.watchhub import Item
+from muster.embedded.item import Item
 
 EVENT_TTL_S = 3600.0
 

@@ -12,8 +12,8 @@ from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.kinds.pods import set_condition
 from muster.embedded.apiserver.status import StatusError
 from muster.embedded.apiserver.types.strategy import DeleteOptions
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, section
-from muster.embedded.watchhub import Item
 
 
 class TaintEviction:

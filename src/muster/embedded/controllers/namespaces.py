@@ -11,8 +11,8 @@ from muster.embedded.apiserver.core import CRDS, ApiCore
 from muster.embedded.apiserver.kinds.crds import CLEANUP_FINALIZER
 from muster.embedded.apiserver.status import StatusError
 from muster.embedded.apiserver.types.strategy import DeleteOptions
+from muster.embedded.item import Item
 from muster.embedded.objects import items
-from muster.embedded.watchhub import Item
 
 FURNITURE = {"serviceaccounts": "default", "configmaps": "kube-root-ca.crt"}
 

@@ -9,8 +9,8 @@ import dataclasses
 
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.kinds.pods import set_condition
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, section, timestamp
-from muster.embedded.watchhub import Item
 
 MONITOR_PERIOD_S = 5.0
 LEASES = "leases.coordination.k8s.io"

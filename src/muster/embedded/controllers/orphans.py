@@ -11,7 +11,7 @@ from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.kinds.pods import set_condition
 from muster.embedded.apiserver.status import StatusError
 from muster.embedded.apiserver.types.strategy import DeleteOptions
-from muster.embedded.watchhub import Item
+from muster.embedded.item import Item
 
 QUARANTINE_S = 40.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.types.quota import STORAGE
-from muster.embedded.watchhub import Item
+from muster.embedded.item import Item
 
 
 class QuotaStatus:

@@ -18,7 +18,7 @@ from muster.embedded.controllers.namespaces import Namespaces
 from muster.embedded.controllers.nodes import NodeLifecycle
 from muster.embedded.controllers.orphans import OrphanedPods
 from muster.embedded.controllers.quotas import QuotaStatus
-from muster.embedded.watchhub import Item
+from muster.embedded.item import Item
 
 NODE_MONITOR_GRACE_S = 40.0
 

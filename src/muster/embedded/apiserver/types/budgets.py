@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 from muster.embedded.apiserver.verbs.selection import label_selector_of
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, parse_time, section
 from muster.embedded.store import Store
-from muster.embedded.watchhub import Item
 
 STORAGE = "poddisruptionbudgets.policy"
 EVICTION_FORGOTTEN_S = 120.0  # an eviction without a deletion is forgotten after this time, as in Kubernetes

@@ -28,8 +28,8 @@ from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.apiserver.types.strategy import Context, DeleteOptions
 from muster.embedded.apiserver.verbs.deletes import Deletes, options_of
 from muster.embedded.apiserver.verbs.writes import key_of
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, section, timestamp
-from muster.embedded.store import Item
 
 _LOG_OPTIONS = ("follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream")
 _EXEC_OPTIONS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}  # as kubelets name them

@@ -8,9 +8,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from muster.embedded.apiserver.status import forbidden
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
-from muster.embedded.watchhub import Item
 from muster.kube.objects.quantity import QuantityError, format_quantity, parse_quantity
 
 Amount = int | Fraction

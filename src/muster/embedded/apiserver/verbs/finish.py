@@ -8,8 +8,8 @@ import functools
 from muster.embedded.apiserver.tables.table import Columns, table
 from muster.embedded.apiserver.types import event_versions
 from muster.embedded.apiserver.types.registry import ResourceType
-from muster.embedded.objects import Clock, Obj, encode
-from muster.embedded.watchhub import PLAIN, Item, View
+from muster.embedded.objects import Clock, Obj, decode, encode
+from muster.embedded.watching import PLAIN, JsonView
 
 PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
@@ -24,27 +24,27 @@ def partial(obj: Obj) -> Obj:
     return {**PARTIAL, "metadata": obj.get("metadata", {})}
 
 
-class EventsV1View:
+class EventsV1View(JsonView):
     """Events as events.k8s.io/v1."""
 
     key: str | None = "events.k8s.io/v1"
 
-    def encode(self, item: Item) -> bytes:
+    def encode(self, data: bytes) -> bytes:
         """Write one event."""
-        return encode(event_versions.to_events_v1(item.object()))
+        return encode(event_versions.to_events_v1(decode(data)))
 
 
-class PartialView:
+class PartialView(JsonView):
     """Metadata alone."""
 
     key: str | None = "partial"
 
-    def encode(self, item: Item) -> bytes:
+    def encode(self, data: bytes) -> bytes:
         """Write one object's metadata."""
-        return encode(partial(item.object()))
+        return encode(partial(decode(data)))
 
 
-class TableView:
+class TableView(JsonView):
     """Each object as a Table of one row. Only the first Table has the columns, as in kube-apiserver."""
 
     key: str | None = None
@@ -53,11 +53,11 @@ class TableView:
         self._resource, self._columns, self._include, self._clock = resource, columns, include, clock
         self._first = True
 
-    def encode(self, item: Item) -> bytes:
+    def encode(self, data: bytes) -> bytes:
         """Write one row."""
-        obj = convert(self._resource, item.object())
+        obj = convert(self._resource, decode(data))
         made = table([obj], self._columns, self._include, self._clock.now(), definitions=self._first)
-        made["metadata"] = {"resourceVersion": str(item.version)}
+        made["metadata"] = {"resourceVersion": obj["metadata"]["resourceVersion"]}
         self._first = False
         return encode(made)
 
@@ -86,7 +86,7 @@ def accepted(header: str) -> Form | None:
     return None
 
 
-def plain_view(resource: ResourceType) -> View:
+def plain_view(resource: ResourceType) -> JsonView:
     """Return the view of whole objects."""
     return EventsV1View() if resource.group == "events.k8s.io" else PLAIN
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from muster.embedded.apiserver.status import bad_request, unsupported_media_type
 from muster.embedded.objects import Obj, micro_timestamp, timestamp
+from muster.kube.protobuf import varint
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
@@ -118,29 +119,16 @@ def decode_body(body: bytes) -> Obj:
         raise bad_request(f"the protobuf body is malformed: {error}") from None
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number is too long")
-
-
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     position = 0
     while position < len(data):
-        tag, position = _varint(data, position)
+        tag, position = varint(data, position)
         wire = tag & 7
         if wire == 0:
-            value, position = _varint(data, position)
+            value, position = varint(data, position)
             yield tag >> 3, value
         elif wire == 2:
-            length, position = _varint(data, position)
+            length, position = varint(data, position)
             if position + length > len(data):
                 raise ValueError("a field is cut short")
             yield tag >> 3, data[position : position + length]

@@ -24,11 +24,15 @@ from muster.embedded.apiserver.tables.table import table
 from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.apiserver.types.strategy import Context
 from muster.embedded.apiserver.verbs.finish import Form, PartialView, TableView, accepted, convert, partial, plain_view
-from muster.embedded.apiserver.verbs.selection import Selected, select
+from muster.embedded.apiserver.verbs.selection import select
 from muster.embedded.apiserver.verbs.watches import Bookmarks, WatchResponse
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, encode
-from muster.embedded.store import Expired, Item, Table
-from muster.embedded.watchhub import ADDED, View, frame
+from muster.embedded.store import Table
+from muster.embedded.watching import JsonView, Watcher, frame
+from muster.readcache.hub.event import ADDED
+from muster.readcache.hub.log import Expired
+from muster.readcache.hub.selection import Selection
 
 DEFAULT_TIMEOUT_S = 1800.0
 TOO_OLD_CONTINUE = (
@@ -85,11 +89,11 @@ class Reads:
             resource.api_version.encode(),
             encode(meta),
         )
-        return Response(200, head + b",".join([view.encode(item) for item in found]) + b"]}")
+        return Response(200, head + b",".join([view.encode(item.data) for item in found]) + b"]}")
 
-    def select_items(self, resource: ResourceType, selection: Selected) -> list[Item]:
+    def select_items(self, resource: ResourceType, selection: Selection) -> list[Item]:
         """Return the selected objects in key order. For an indexed field, only the index is read."""
-        return list(self._matching(self._table(resource), selection))
+        return list(self._table(resource).select(selection))
 
     def watch(self, resource: ResourceType, namespace: str, request: Request) -> WatchResponse | Response:
         """Open a WATCH."""
@@ -102,7 +106,7 @@ class Reads:
         initial = request.query.get("sendInitialEvents")
         self._check_initial(request)
         bookmarks = Bookmarks(resource, form, request.flag("allowWatchBookmarks"))
-        view: View = plain_view(resource)
+        view: JsonView = plain_view(resource)
         if form.name == "Table":
             view = TableView(resource, columns_of(resource), _include(request), self._context.clock)
         elif form.name:
@@ -112,21 +116,21 @@ class Reads:
         if send_state:
             if version > current:
                 raise version_too_large(version, current)
-            first = [frame(ADDED, view.encode(item)) for item in self._matching(table, selection)]
+            first = [frame(ADDED, view.encode(item.data)) for item in table.select(selection)]
             version = current
             if initial is not None and bookmarks.wanted:
                 first.append(bookmarks.frame(current, initial_end=True))
         elif version == 0:
             version = current
         try:
-            watcher = table.hub.subscribe(selection, version, view)
+            watcher = Watcher(table.hub, selection, version, view)
         except Expired as error:
             status = expired(str(error)).status()
             return Response(200, frame("ERROR", encode(status)), content_type="application/json;stream=watch")
         timeout_s = request.number("timeoutSeconds") or DEFAULT_TIMEOUT_S
         return WatchResponse(watcher, first, self._context.store, bookmarks=bookmarks, timeout_s=float(timeout_s))
 
-    def _page(self, resource: ResourceType, selection: Selected, request: Request) -> tuple[list[Item], Obj]:
+    def _page(self, resource: ResourceType, selection: Selection, request: Request) -> tuple[list[Item], Obj]:
         table = self._table(resource)
         current = self._context.store.version
         limit = request.number("limit") or 0
@@ -157,10 +161,9 @@ class Reads:
         snapshot = version if exact and version else current
         try:
             if snapshot == current:
-                source: Iterable[Item] = self._matching(table, selection, after)
+                source: Iterable[Item] = table.select(selection, after)
             else:
-                namespaced = table.range_at(snapshot, selection.namespace, after)
-                source = (item for item in namespaced if selection.matches(item))
+                source = table.select_at(snapshot, selection, after)
             found: list[Item] = []
             more = False
             for item in source:
@@ -177,27 +180,10 @@ class Reads:
         if more:
             meta["continue"] = _encode_continue(snapshot, found[-1].key)
             if selection.everything and snapshot == current:
-                meta["remainingItemCount"] = table.remaining(selection.namespace, found[-1].key)
+                meta["remainingItemCount"] = table.count(selection.namespace, found[-1].key)
         return found, meta
 
-    def _matching(self, table: Table, selection: Selected, after: str = "") -> Iterable[Item]:
-        bucket = selection.bucket
-        keys: Iterable[str]
-        if bucket is not None and bucket[0] == "key":
-            keys = [bucket[1]] if bucket[1] in table.items else []
-        elif bucket is not None and bucket[0] in table.hub.indexes and bucket[1]:
-            keys = table.indexed(*bucket)
-        elif bucket is not None and bucket[0] == "metadata.namespace":
-            keys = table.range(bucket[1], after)
-        else:
-            keys = table.range("", after)
-        for key in keys:
-            if key > after:
-                item = table.items[key]
-                if selection.matches(item):
-                    yield item
-
-    def selection(self, resource: ResourceType, namespace: str, request: Request) -> Selected:
+    def selection(self, resource: ResourceType, namespace: str, request: Request) -> Selection:
         """Read the request's selectors."""
         query = request.query
         return select(resource, namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))

@@ -9,9 +9,11 @@ from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.apiserver.verbs.finish import Form
 from muster.embedded.objects import Obj, encode
 from muster.embedded.store import Store
-from muster.embedded.watchhub import Watcher, frame
+from muster.embedded.watching import Watcher, frame
 
 BOOKMARK_INTERVAL_S = 60.0
+LAST_BOOKMARK_S = 2.0
+"""Time from the last bookmark to a watch's timeout, as in kube-apiserver (storage/cacher, nextBookmarkTime)."""
 
 
 class WatchResponse:
@@ -33,7 +35,7 @@ class WatchResponse:
         self._bookmarks = bookmarks
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.time() + timeout_s
-        self._next_bookmark = self._loop.time() + BOOKMARK_INTERVAL_S
+        self._next_bookmark = self._bookmark_after(self._loop.time())
 
     async def batch(self) -> bytes | None:
         """Return the next frames as one piece of bytes; None when the watch has ended."""
@@ -49,7 +51,7 @@ class WatchResponse:
                 self.close()
                 return None
             if self._bookmarks.wanted and now >= self._next_bookmark:
-                self._next_bookmark = now + BOOKMARK_INTERVAL_S
+                self._next_bookmark = self._bookmark_after(now)
                 return self._bookmarks.frame(self._store.version)
             until = min(self._end, self._next_bookmark) if self._bookmarks.wanted else self._end
             try:
@@ -61,6 +63,10 @@ class WatchResponse:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while (batch := await self.batch()) is not None:
             yield batch
+
+    def _bookmark_after(self, now: float) -> float:
+        due = min(now + BOOKMARK_INTERVAL_S, self._end - LAST_BOOKMARK_S)
+        return due if due > now else float("inf")
 
     def close(self) -> None:
         """Close the watch."""

@@ -21,8 +21,8 @@ from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.apiserver.types.strategy import Context
 from muster.embedded.apiserver.verbs.finish import convert
 from muster.embedded.apiserver.verbs.incoming import received
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, metadata, section, timestamp
-from muster.embedded.store import Item
 
 GENERATED_BASE_MAX = 58
 GENERATE_ATTEMPTS = 8

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 _SHIM = Path(__file__).with_name("shim.py")
+# As a module, Python compiles it once; as a script, at each start.
+_RUN_SHIM = "import os, sys; sys.path.append(os.path.dirname(sys.argv[1])); import shim; shim.main()"
 _START_DEADLINE_S = 30.0
 _HELPER_S = 30.0
 _LINE_LIMIT_BYTES = 1 << 20
@@ -159,6 +161,8 @@ async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
             sys.executable,
             "-I",
             "-S",
+            "-c",
+            _RUN_SHIM,
             str(_SHIM),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

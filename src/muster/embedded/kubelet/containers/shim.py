@@ -24,7 +24,11 @@ import signal
 import sys
 import termios
 import time
-from typing import Any
+import warnings  # noqa: F401 -- os.execvpe imports it: too late as a container's user, who may not read the library
+
+TYPE_CHECKING = False  # a shim starts for each container: `typing` would be a sixth of its CPU time
+if TYPE_CHECKING:
+    from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
@@ -459,7 +463,3 @@ def main() -> None:
             sys.exit(1)
         line += byte
     Shim(json.loads(line)).run()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Decides who may read from the cache: tokens, client certificates, impersonation and access reviews."""
