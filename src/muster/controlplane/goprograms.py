@@ -18,7 +18,7 @@ def find_built(name: str, *, build: bool = True) -> Path:
     """Return the folder that holds the program tools/`name`.
 
     Args:
-        name: controlplane, coscheduling, helm, jobset or versitygw.
+        name: controlplane, coscheduling, helm, informers, jobset, prometheus or versitygw.
         build: build it now where it is missing and Go is installed, which takes minutes; progress goes to stderr.
 
     Raises:

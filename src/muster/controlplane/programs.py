@@ -225,6 +225,14 @@ class ControlPlane:
         """Stop kube-apiserver: new connections are refused at once, open watches are cut after `grace_s` seconds."""
         self._children.pop("kube-apiserver").stop(grace_s)
 
+    def stop_etcd(self, *, grace_s: float = 2.0) -> None:
+        """Stop etcd, for instance to put another state in its place below `directory`."""
+        self._children.pop("etcd").stop(grace_s)
+
+    def start_etcd(self) -> None:
+        """Start etcd on its port, always the same one, and wait until it is healthy."""
+        self._start("etcd")
+
     def _etcd_arguments(self) -> list[str]:
         peer_url = f"https://127.0.0.1:{self._ports['etcd-peer']}"
         pki = self.directory

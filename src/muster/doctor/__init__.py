@@ -1,0 +1,1 @@
+"""Finds what endangers a control plane: evidence, cost at ten times the nodes, and the fix."""

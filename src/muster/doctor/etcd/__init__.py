@@ -1,0 +1,1 @@
+"""Findings about etcd: disk, quota, alarms, leaders and Events; and settings for a planned size."""

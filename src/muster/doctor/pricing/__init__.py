@@ -1,0 +1,1 @@
+"""The price of a DaemonSet before its roll-out: recorded requests per pod, times the planned nodes and objects."""

@@ -1,0 +1,1 @@
+"""Rules of the doctor, one topic a module: evidence in, findings out."""
