@@ -1,0 +1,1 @@
+"""Benches of the cluster's network."""

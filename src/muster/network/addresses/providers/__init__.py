@@ -1,0 +1,1 @@
+"""Providers of blocks: objects of the API server, AWS, Azure."""

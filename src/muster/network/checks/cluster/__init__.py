@@ -1,0 +1,1 @@
+"""Checks of the cluster's DNS and addresses through the API server."""

@@ -1,0 +1,1 @@
+"""Checks that a node makes about its own network, without capabilities."""

@@ -1,0 +1,1 @@
+"""The CNI plugin of the node agent: a daemon behind a small program, and what makes a pod's network complete."""

@@ -1,0 +1,1 @@
+"""Kinds of pod interfaces: creates, checks and deletes them in the kernel."""

@@ -1,0 +1,1 @@
+"""Rules about an estate of clusters: estate in, findings out."""

@@ -1,0 +1,1 @@
+"""Backends of traffic accounting: nftables, legacy iptables, cgroup eBPF."""

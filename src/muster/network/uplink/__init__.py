@@ -1,0 +1,1 @@
+"""The uplink's budget: measured demand, fair rates for each pod, and the connections between agents and the hub."""

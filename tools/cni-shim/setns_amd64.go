@@ -1,0 +1,3 @@
+package main
+
+const sysSetns = 308 // setns(2)

@@ -1,0 +1,3 @@
+package main
+
+const sysSetns = 268 // setns(2)
