@@ -1,0 +1,1 @@
+"""Grafana dashboards of Muster: written in Python, generated as JSON files of the chart."""

@@ -1,0 +1,1 @@
+"""Who asks: tokens, client certificates, and names in headers of configured peers."""

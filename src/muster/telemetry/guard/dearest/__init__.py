@@ -1,0 +1,1 @@
+"""A bounded log of the dearest queries, with the dashboard and panel that sent them."""

@@ -1,0 +1,1 @@
+"""The price of an operation: series, samples, memory; from the state of the server and bounded probes."""

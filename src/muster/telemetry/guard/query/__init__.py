@@ -1,0 +1,1 @@
+"""The request to a Prometheus API as one typed operation."""

@@ -1,0 +1,1 @@
+"""The HTTP side of the guard: requests of clients, and the requests that it sends to Prometheus."""

@@ -1,0 +1,1 @@
+"""Which scraped metrics are used: reads dashboards, rules and query logs, and proposes drop rules for the rest."""

@@ -1,0 +1,1 @@
+"""Inputs that show which metrics are read: dashboards, rules, query logs, other consumers."""

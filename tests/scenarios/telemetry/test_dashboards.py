@@ -1,0 +1,161 @@
+"""Issue 17.C: each query of each panel has figures of real processes in a real Prometheus; all metrics are known."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from muster.cli.reference import metrics as reference
+from muster.telemetry.dashboards.boards.all import DASHBOARDS
+from muster.telemetry.dashboards.dashboard import Dashboard, Variable
+from muster.telemetry.dashboards.expressions import or_zero
+from muster.telemetry.dashboards.panel import Panel, Query
+from tests.support.anyserver import BY_METRICS
+from tests.support.everyfault import everything_happens
+from tests.support.everymetric import EveryMetric, every_metric
+from tests.support.ownserver import OwnServer
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), BY_METRICS]
+
+NODES: Final = 7_500
+REPLICAS: Final = 3
+SCRAPES: Final = 360
+"""Of 3 h at 30 s, which a dashboard shows."""
+SAMPLES_MAX: Final = 20_000_000
+"""Samples that a query may read. Prometheus refuses more than 50,000,000 (--query.max-samples)."""
+PER_NODE: Final = ("agent", "network", "cache")
+"""Processes that run on each node."""
+VARIABLES: Final = {"$__rate_interval": "15s", "$cluster": ".*", "$namespace": ".*", "$jobname": ".*"}
+
+
+@pytest.fixture(scope="module")
+def scene(plane: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EveryMetric]:
+    with every_metric(tmp_path_factory.mktemp("scene"), plane) as made:
+        everything_happens(made)
+        yield made
+
+
+def filled(scene: EveryMetric, expr: str) -> str:
+    """The expression, as Grafana sends it with all values of the variables, for the time since the scene began."""
+    for name, value in {**VARIABLES, "$__range": f"{time.time() - scene.began_s:.0f}s"}.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+def queries() -> Iterator[tuple[Dashboard, Panel, Query]]:
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels():
+            for query in panel.queries:
+                yield dashboard, panel, query
+
+
+def figures(scene: EveryMetric, panel: Panel, query: Query) -> Iterator[bool]:
+    """Whether each sample is a number; of now, or with a time series since the scene began."""
+    if panel.kind == "timeseries":
+        now = time.time()
+        period = {"start": str(scene.began_s), "end": str(now), "step": "1"}
+        found = scene.server.get("/api/v1/query_range", query=filled(scene, query.expr), **period)["result"]
+        yield from (math.isfinite(float(value)) for series in found for _, value in series["values"])
+    else:
+        yield from (math.isfinite(float(sample["value"][1])) for sample in scene.query(filled(scene, query.expr)))
+
+
+def test_no_panel_is_empty(scene: EveryMetric) -> None:
+    """A quantile without observations is not a number, which Grafana shows as a gap."""
+    empty = [
+        f"{dashboard.title} / {panel.title} / {query.legend}: {query.expr}"
+        for dashboard, panel, query in queries()
+        if not any(figures(scene, panel, query))
+    ]
+    assert not empty, "\n".join(empty)
+
+
+def test_every_label_of_a_legend_is_there(scene: EveryMetric) -> None:
+    """A name in {{...}} that no series has is shown as it is, or as nothing."""
+    missing = []
+    for dashboard, panel, query in queries():
+        labels = set(re.findall(r"\{\{(\w+)\}\}", query.legend)) - {"cluster"}
+        found = [sample["metric"] for sample in scene.query(filled(scene, query.expr))]
+        zero = found == [{}] and query.expr.endswith(or_zero(""))
+        if not zero and not any(labels <= metric.keys() for metric in found):
+            missing.append(f"{dashboard.title} / {panel.title}: {sorted(labels)} in {found[:2]}")
+    assert not missing, "\n".join(missing)
+
+
+def test_variables_offer_values(scene: EveryMetric) -> None:
+    """`cluster` has none here, since one Prometheus has one cluster; then the variable selects series without it."""
+    for dashboard in DASHBOARDS:
+        for variable in dashboard.variables:
+            assert offered(scene, variable) == {"cluster": [], "namespace": ["muster-system", "shadow"]}.get(
+                variable.name, [".*"]
+            )
+
+
+def offered(scene: EveryMetric, variable: Variable) -> list[str]:
+    asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable.query)
+    if asked is None:
+        return [".*"]
+    found: list[str] = scene.server.get(f"/api/v1/label/{asked[2]}/values", match=filled(scene, asked[1]))
+    return found
+
+
+def test_every_documented_metric_is_exported_and_every_exported_one_is_documented(scene: EveryMetric) -> None:
+    documented = {
+        metric.name: metric.kind
+        for parts in reference.by_process().values()
+        for metrics in parts.values()
+        for metric in metrics
+    }
+    exported = {_family(name, documented) for name in scene.exported()}
+    own = {name for name in exported if name.endswith("_created")}  # of prometheus_client
+    assert documented.keys() - exported == set()
+    assert exported - own - documented.keys() == set()
+
+
+def _family(name: str, documented: dict[str, str]) -> str:
+    base = re.sub(r"_(bucket|sum|count)$", "", name)
+    return base if documented.get(base) == "histogram" else name
+
+
+def test_hangup_ends_no_process(scene: EveryMetric) -> None:
+    """No process of ours needs SIGHUP to read its files again, and all go on after it."""
+    processes = scene.processes
+    children = {each.name: each.child for each in (*processes.components.values(), *processes.nodes.values())}
+    running = {name: child for name, child in children.items() if child.exit_code is None}
+    assert {"controller-0", "admission-0", "readcache-0", "guard-0", "agent-0", "cache-0"} <= running.keys()
+    for child in running.values():
+        os.kill(child.pid, signal.SIGHUP)
+    for name, child in running.items():
+        eventually(
+            f"{name} logs the signal",
+            lambda name=name, child=child: (
+                child.exit_code is not None or "SIGHUP is ignored" in processes.log(name).read_text()
+            ),
+        )
+    assert {name: child.exit_code for name, child in running.items()} == dict.fromkeys(running)
+
+
+def test_queries_stay_below_the_limit_of_prometheus_on_7500_nodes(scene: EveryMetric) -> None:
+    """The series that each selector touches here, as often as there are such processes on a large cluster."""
+    targets = {each.target: each.job for each in scene.processes.components.values()}
+    here = Counter(targets.values())
+    dear = []
+    for dashboard, panel, query in queries():
+        series = sum(
+            NODES / here[job] if (job := targets[each["instance"]]) in PER_NODE else REPLICAS
+            for selector in re.findall(r"\w+\{[^}]*\}", filled(scene, query.expr))
+            for each in scene.server.get("/api/v1/series", match=selector)
+        )
+        samples = series * (SCRAPES if panel.kind == "timeseries" or "$__range" in query.expr else 10)
+        if samples > SAMPLES_MAX:
+            dear.append(f"{dashboard.title} / {panel.title} / {query.legend}: {samples:,.0f} samples")
+    assert not dear, "\n".join(dear)
