@@ -18,6 +18,7 @@ import yaml
 from muster.agent.checks import CHECKS
 from muster.agent.settings import AgentSettings
 from muster.api.generated import write_or_check
+from muster.chart.alerts import definitions
 from muster.chart.files import chart
 from muster.fleet.balloons.config import BalloonsText
 from muster.fleet.health.policyfields import PolicyText
@@ -25,7 +26,9 @@ from muster.fleet.joins.config import JoinsConfig
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.remediation.config import RemediationConfig
 from muster.fleet.scaling.config import ScalingText
+from muster.network.config import NetworkConfig
 from muster.scheduler.config import SchedulerConfig
+from muster.telemetry.guard.config import GuardConfig
 
 _HOW: Final = "python -m muster.chart.generate"
 Schema = dict[str, Any]
@@ -38,9 +41,14 @@ TEXTS: Final[dict[str, type[msgspec.Struct]]] = {
     "health.preflight.config": PreflightConfig,
     "health.remediation.config": RemediationConfig,
     "health.remediation.policy": PolicyText,
+    "network.config": NetworkConfig,
     "scheduler.config": SchedulerConfig,
+    "telemetry.guard.config": GuardConfig,
 }
 """The struct that parses each text, by its path in values.yaml."""
+
+_MAY_BE_EMPTY: Final = {"health.remediation.policy", "telemetry.guard.config"}
+"""Texts that are empty by default, although the programs need some of their fields."""
 
 _LEFT_OUT: Final = {"title", "default"}
 
@@ -58,7 +66,7 @@ def definition(path: str) -> Schema:
                 for name, make in CHECKS.items()
             },
         }
-    if path == "health.remediation.policy":  # without a policy of its own the chart leaves the key out
+    if path in _MAY_BE_EMPTY:
         schema = {"anyOf": [{"type": "object", "maxProperties": 0}, schema]}
     return schema
 
@@ -110,6 +118,7 @@ def schema_text() -> str:
     whole = json.loads((chart() / "values.schema.json").read_text(encoding="utf-8"))
     kept = {name: each for name, each in whole["definitions"].items() if not name.startswith("generated:")}
     whole["definitions"] = kept | {f"generated:{path}": definition(path) for path in TEXTS}
+    whole["definitions"] |= {f"generated:{path}": each for path, each in definitions().items()}
     whole["$comment"] = f"{_HOW} writes the definitions whose names begin with generated:"
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 

@@ -23,6 +23,8 @@ _BEGIN: Final = f"<!-- rights: written by {_HOW}; change the chart's templates o
 _END: Final = "<!-- rights: end -->"
 OWN: Final = "its namespace"
 """The namespace of the release."""
+_CACHED: Final = '{{- include "muster.readCache.rules" . }}'
+"""Stands in the template for the rules of the kinds in `readCache.kinds`."""
 NODE_LEASES: Final = "kube-node-lease"
 """The namespace of the Leases that kubelets renew."""
 
@@ -113,6 +115,16 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     "policy about findings",
     ("muster-cache", "configmaps"): "to create `muster-cache` (RBAC cannot restrict `create` to a name)",
     ("muster-cache", "configmaps muster-cache"): "to write the key with which node caches verify the tickets of jobs",
+    ("muster-network-hub", "configmaps muster-network"): "to read the uplink's budget",
+    ("muster-network-hub", "configmaps"): "to create `muster-network-hub` (RBAC cannot restrict `create` to a name)",
+    ("muster-network-hub", "configmaps muster-network-hub"): "to publish the authority of the hub's certificate",
+    ("muster-network-hub", "secrets muster-network-hub-tls"): "to read and renew the hub's certificate",
+    ("muster-network-addresses", "addresspools"): "to know the ranges from which the node takes blocks",
+    ("muster-network-addresses", "addressblocks"): "to take blocks of addresses and give them back; the policy "
+    "`muster-network-addresses` restricts it to the agent's own node",
+    ("muster-network-addresses", "nodes"): "to read the labels of the node, which pools select, and its UID",
+    ("muster-network", "networkpolicies"): "to install the CNI plugin only if a program enforces NetworkPolicies",
+    ("muster-network", "pods"): "to find the job and the addresses of each pod on its node",
     ("muster-agent", "nodehealths"): "to write findings; the policy `muster-agents` restricts it to the agent's own "
     "node",
     ("muster-agent", "nodehealths/status"): "the same",
@@ -123,6 +135,33 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     ("muster-admission", "configmaps muster-teams"): "to read how many nodes each team owns",
     ("muster-admission", "secrets"): "to create the Secret below (RBAC cannot restrict `create` to a name)",
     ("muster-admission", "secrets muster-admission-tls"): "to read and renew its certificates",
+    ("muster-readcache", "customresourcedefinitions trainingjobs.muster.dev nodehealths.muster.dev"): "to read which "
+    "fields selectors may name",
+    ("muster-readcache", "tokenreviews"): "to authenticate callers",
+    ("muster-readcache", "subjectaccessreviews"): "to find out what callers may read",
+    ("muster-readcache", "secrets, configmaps"): "to create the Secrets and ConfigMaps below (RBAC cannot restrict "
+    "`create` to a name)",
+    ("muster-readcache", "secrets muster-readcache-tls"): "to read and renew its certificate",
+    ("muster-readcache", "configmaps muster-readcache-ca"): "to publish the authority of its certificate",
+    (
+        "muster-readcache",
+        "secrets muster-readcache-node-tls",
+    ): "to read and renew the certificate of the caches on nodes",
+    ("muster-readcache", "configmaps muster-readcache-node-ca"): "to publish the authority of that certificate",
+    ("muster-guard", "tokenreviews"): "to authenticate callers with tokens of the cluster (only with "
+    "`telemetry.guard.config.callers.cluster`)",
+    (
+        "muster-blocks",
+        "flowschemas",
+    ): "to remove blocks that have ended; the policy `muster-break-glass` restricts it to FlowSchemas of blocks",
+    (
+        "muster-break-glass",
+        "flowschemas",
+    ): "so that users of `doctor.breakGlass.groups` can block an account; "
+    "the policy `muster-break-glass` restricts it to FlowSchemas of blocks",
+    ("muster-break-glass", "prioritylevelconfigurations muster-break-glass"): "to find out whether a block would work",
+    ("muster-break-glass", "serviceaccounts"): "to find out whether the account exists",
+    ("muster-break-glass", "/metrics"): "to show what a block does not stop, and how many requests it rejected",
     ("muster-edit", "trainingjobs"): "so that users with `edit` or `admin` can submit jobs (`aggregateUserRoles`)",
     ("muster-view", "trainingjobs, trainingjobs/status, placements"): "so that users with `view` can see jobs",
     ("muster-view", "nodehealths, preflights, noderemediations"): "so that users with `view` can see nodes",
@@ -130,14 +169,36 @@ REASONS: Final[dict[tuple[str, str], str]] = {
 """The reason for each right, by role and resources."""
 
 
+def cached_kinds() -> list[str]:
+    """The kinds that the read cache serves by default."""
+    values = yaml.safe_load((chart() / "values.yaml").read_text(encoding="utf-8"))
+    kinds: list[str] = values["readCache"]["kinds"]
+    return kinds
+
+
+REASONS.update({("muster-readcache", name.partition(".")[0]): "to cache this kind" for name in cached_kinds()})
+
+
 def rights() -> Iterator[Right]:
     """Every rule of the chart, by template."""
     for path in sorted(chart().glob("templates/*.yaml"), key=lambda path: (path.name != "rbac.yaml", path.name)):
         text = re.sub(r"\{\{-? ?/\*.*?\*/ ?-?\}\}", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-        text = text.replace("{{ .Release.Namespace }}", OWN)
+        text = text.replace("{{ .Release.Namespace }}", OWN).replace(_CACHED, _cached_rules())
         for part in re.split(r"^---\s*$", text, flags=re.MULTILINE):
             if re.search(r"^kind: (Cluster)?Role$", part, re.MULTILINE):
                 yield from of_role(yaml.safe_load(re.sub(r"\{\{.*?\}\}", "", part)))
+
+
+def _cached_rules() -> str:
+    """The rules that the chart writes for the kinds that the read cache serves by default."""
+    split = [name.partition(".")[::2] for name in cached_kinds()]
+    rules = [{"apiGroups": [group], "resources": [plural], "verbs": ["list", "watch"]} for plural, group in split]
+    custom = [f"{plural}.{group}" for plural, group in split if "." in group and not group.endswith(".k8s.io")]
+    resources = ["customresourcedefinitions"]
+    rules.append(
+        {"apiGroups": ["apiextensions.k8s.io"], "resources": resources, "resourceNames": custom, "verbs": ["get"]}
+    )
+    return yaml.safe_dump(rules)
 
 
 def of_role(role: dict[str, Any]) -> Iterator[Right]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import subprocess
 import sys
 import textwrap
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.api.training_job_status import TrainingJobStatus
-from muster.controlplane.children import Child
 from muster.controlplane.goprograms import NotBuiltError, find_built
 from muster.controlplane.programs import ControlPlane
 from muster.embedded.kubelet.sweep import sweep
@@ -32,6 +30,8 @@ from muster.kube.objects.pod import Pod
 from tests.support import waiting
 from tests.support.auditlog import AuditLog
 from tests.support.controlplane import REQUIRED, kubernetes_version
+from tests.support.forkserver import fork_server
+from tests.support.loopback import loopback_subnet
 from tests.support.serviceproxy import ServiceProxy
 
 CHART = Path(__file__).parents[3] / "deploy" / "chart" / "muster"
@@ -96,10 +96,9 @@ class ProcessNode:
     def __init__(self, cluster: Cluster, name: str, *, gpus: int, role: str) -> None:
         self.name = name
         self.cluster_id = f"test-{uuid.uuid4().hex[:12]}"
-        subnet = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
-        command = [
-            sys.executable,
-            "-m",
+        subnet = loopback_subnet()
+        self._copy = fork_server().start(
+            cluster.folder / f"{name}.log",
             "muster.embedded.kubelet",
             f"--node={name}",
             f"--kubeconfig={cluster.plane.kubeconfig}",
@@ -111,12 +110,12 @@ class ProcessNode:
             f"--labels=role={role}",
             f"--client-ca-file={cluster.plane.ca_path}",
             "--lease-period-s=2",
-        ]
-        self._child = Child(command, cluster.folder / f"{name}.log", dict(os.environ))
+        )
 
     def lose(self) -> None:
         """As when the machine loses power: kubelet, supervisors and ranks are gone at once."""
-        self._child.stop(grace_s=0)
+        self._copy.kill()
+        self._copy.wait(DEADLINE_S)
         sweep(self.cluster_id)
 
 
@@ -222,14 +221,57 @@ def making_cluster(
             made.stop()
 
 
+class Shared:
+    """The cluster of the tests in this folder. It begins with the first test that needs it."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Cluster]]) -> None:
+        self._make = make
+        self._stack = ExitStack()
+        self._cluster: Cluster | None = None
+
+    def get(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = self._stack.enter_context(self._make())
+        return self._cluster
+
+    def end(self) -> None:
+        self._cluster = None
+        self._stack.close()
+
+
+_SHARED = pytest.StashKey[Shared]()
+
+
 @pytest.fixture(scope="session")
-def cluster(
-    control_plane_binaries: Path, helm_program: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("deploy")
+def shared(
+    request: pytest.FixtureRequest,
+    control_plane_binaries: Path,
+    helm_program: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Shared]:
     monitor = ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"]
-    with making_cluster(control_plane_binaries, helm_program, folder, workers=4, controller_manager=monitor) as made:
-        yield made
+
+    def make() -> AbstractContextManager[Cluster]:
+        folder = tmp_path_factory.mktemp("deploy")
+        return making_cluster(control_plane_binaries, helm_program, folder, workers=4, controller_manager=monitor)
+
+    request.session.stash[_SHARED] = made = Shared(make)
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def cluster(shared: Shared) -> Cluster:
+    return shared.get()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the cluster after the tests of this folder: while others run, it would take 7% of a core."""
+    yield
+    shared = item.session.stash.get(_SHARED, None)
+    if shared is not None and (nextitem is None or nextitem.path.parent != item.path.parent):
+        shared.end()
 
 
 class Jobs:
@@ -312,7 +354,8 @@ class Jobs:
         try:
             await until("the status is as wanted", check)
         except AssertionError as error:
-            raise AssertionError(f"{error}: {newest}\n{await self.controller_logs()}") from None
+            # The status comes last: what is cut from a long report is rarely its end.
+            raise AssertionError(f"{error}\n{await self.controller_logs()}\n{name}: {newest}") from None
         return newest
 
     async def phase(self, name: str, phase: str, attempt: int) -> TrainingJobStatus:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 from collections import defaultdict
@@ -21,6 +22,7 @@ import yaml
 from muster.chart import generate, rights
 from muster.controlplane.programs import ControlPlane
 from tests.scenarios.deploy.conftest import CHART, RELEASE, SYSTEM, Helm
+from tests.scenarios.deploy.test_chart import rendered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -31,6 +33,7 @@ KUBERNETES_SHAPED = {"affinity", "annotations", "nodeSelector", "podSecurityCont
 """A user removes such a default with KEY=null, so an absent one stays absent."""
 EVERYTHING = {
     "data": {"cache": {"enabled": True}},
+    "doctor": {"breakGlass": {"enabled": True}},
     "fleet": {part: {"enabled": True} for part in ("balloons", "joins", "scaling")},
     "health": {
         "enabled": True,
@@ -38,12 +41,31 @@ EVERYTHING = {
         "remediation": {"policy": {"version": 1, "revision": "ours"}},
     },
     "metrics": {"serviceMonitor": {"enabled": True}},
+    "network": {
+        "enabled": True,
+        "config": {
+            "pods": {"enabled": True},
+            "traffic": {"enabled": True},
+            "uplink": {"enabled": True, "budget": {"in": "1G", "out": "1G"}},
+        },
+    },
     "networkPolicy": {"enabled": True},
     "pools": {"policy": "Deny"},
+    "readCache": {"enabled": True, "node": {"enabled": True}},
     "teams": {"enabled": True},
+    "telemetry": {
+        "guard": {
+            "enabled": True,
+            "config": {
+                "upstream": {"url": "http://prometheus:9090", "tokenFile": "/etc/muster-guard-upstream/token"},
+                "callers": {"cluster": {"callers": [{"name": "rules", "groups": ["rulers"]}]}},
+            },
+            "upstreamToken": {"enabled": True},
+        },
+    },
 }
-ASKED_FOR = {("health", "enabled"), ("health", "preflight", "config")}
-"""What checks.yaml asks for where preflight is enabled."""
+ASKED_FOR = {("health", "enabled"), ("health", "preflight", "config"), ("telemetry", "guard", "config")}
+"""What the chart asks for where preflight or the guard is enabled."""
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -77,21 +99,26 @@ def without(values: dict[str, Any], path: Path_) -> dict[str, Any]:
     return out
 
 
-def write_chart(folder: Path, name: str, values: dict[str, Any]) -> Path:
-    """A copy of the chart with other values of its own, and without the CRDs."""
-    shutil.copytree(CHART, folder, ignore=shutil.ignore_patterns("crds"))
-    (folder / "Chart.yaml").write_text((CHART / "Chart.yaml").read_text().replace("name: muster", f"name: {name}"))
-    (folder / "values.yaml").write_text(yaml.safe_dump(values))
-    return folder
+def write_chart(folder: Path, source: Path, name: str, values: dict[str, Any]) -> None:
+    """Write a chart with the files of `source`, which links share, and with other values of its own."""
+    own = ("Chart.yaml", "values.yaml")
+    shutil.copytree(source, folder, copy_function=os.link, ignore=shutil.ignore_patterns(*own))
+    (folder / "Chart.yaml").write_text((source / "Chart.yaml").read_text().replace("name: muster", f"name: {name}"))
+    (folder / "values.yaml").write_text(json.dumps(values))  # which is YAML too, and written 20 times as fast
 
 
 def render_all(helm: Helm, folder: Path, variations: dict[str, dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Render one copy of the chart for each variation, in one run: {variation: {template: text}}."""
+    """Render one copy of the chart for each variation, in one run: {variation: {template: text}}.
+
+    Without the CRDs and dashboards, Helm accepts many copies.
+    """
     (folder / "charts").mkdir(parents=True)
+    source = folder.with_name("source")
+    shutil.copytree(CHART, source, ignore=shutil.ignore_patterns("crds", "dashboards"))
     (folder / "Chart.yaml").write_text("apiVersion: v2\nname: all\nversion: 1.0.0\n")
     names = {f"m{number}": variation for number, variation in enumerate(variations)}
     for name, variation in names.items():
-        write_chart(folder / "charts" / name, name, variations[variation])
+        write_chart(folder / "charts" / name, source, name, variations[variation])
     text = helm.ok("template", RELEASE, str(folder), "--namespace", SYSTEM, "--kube-version=1.36.0")
     found: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(str))
     for part in re.split(r"^---\n# Source: all/charts/", text, flags=re.MULTILINE)[1:]:
@@ -99,6 +126,22 @@ def render_all(helm: Helm, folder: Path, variations: dict[str, dict[str, Any]]) 
         name, _, template = source.partition("/templates/")
         found[names[name]][template] += body.replace(f"/{name}:", "/muster:").rstrip() + "\n"
     return found
+
+
+def test_pods_behind_a_service_serve_until_all_nodes_know_that_they_end(offline_helm: Helm, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(EVERYTHING))
+    objects = rendered(offline_helm, f"--values={values}")
+    selectors = [each["spec"]["selector"] for (kind, _, _), each in objects.items() if kind == "Service"]
+    waits_s = {}
+    for (kind, _, name), each in objects.items():
+        template = each["spec"]["template"] if kind == "Deployment" else None
+        if template is None or not any(each.items() <= template["metadata"]["labels"].items() for each in selectors):
+            continue
+        lifecycle = template["spec"]["containers"][0].get("lifecycle", {})
+        waits_s[name] = lifecycle.get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    # A standby of the controller answers 503, and callers try again.
+    assert waits_s == {"muster-controller": 0, "muster-admission": 5, "muster-guard": 5, "muster-readcache": 5}
 
 
 def test_each_value_may_be_absent_and_its_default_holds(offline_helm: Helm, tmp_path: Path) -> None:

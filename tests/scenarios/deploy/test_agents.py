@@ -22,13 +22,13 @@ import yaml
 
 import muster
 from muster.agent.checks import CHECKS
-from muster.agent.identity import node_of_token
 from muster.agent.privilege import CAP_SYSLOG
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.controlplane.ports import free_port
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
 from muster.kube.errors import NotFound
+from muster.kube.nodetoken import node_of_token
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.scenarios.agent.conftest import XID

@@ -55,6 +55,13 @@ VARIATIONS = {
         "--set=health.preflight.config.image=registry.example/gputest:1",
     ),
     "data cache": ("--set=data.cache.enabled=true,data.cache.socketMarks=true,networkPolicy.enabled=true",),
+    "read cache": ("--set=readCache.enabled=true,readCache.node.enabled=true,networkPolicy.enabled=true",),
+    "guard": (
+        "--set=telemetry.guard.enabled=true,telemetry.guard.config.upstream.url=http://prometheus:9090",
+        "--set=telemetry.guard.secrets={guard-tls},networkPolicy.enabled=true",
+        "--set=telemetry.guard.config.callers.cluster.callers[0].name=rules",
+        "--set=telemetry.guard.config.callers.cluster.callers[0].groups={rulers}",
+    ),
     "network policies": ("--set=networkPolicy.enabled=true,teams.enabled=true,health.enabled=true",),
     "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
 }
@@ -102,7 +109,16 @@ def test_kinds_are_upgraded_and_kept(offline_helm: Helm) -> None:
     kept = [each for key, each in rendered(offline_helm).items() if key[0] == "CustomResourceDefinition"]
     assert {each["metadata"]["name"] for each in kept} == {
         f"{plural}.muster.dev"
-        for plural in ("trainingjobs", "placements", "nodehealths", "preflights", "noderemediations", "runhistories")
+        for plural in (
+            "trainingjobs",
+            "placements",
+            "nodehealths",
+            "preflights",
+            "noderemediations",
+            "runhistories",
+            "addresspools",
+            "addressblocks",
+        )
     }
     assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in kept)
     assert not (CHART / "crds").exists(), "what lies there is never upgraded"
@@ -256,13 +272,13 @@ def pod_of(template: Any, name: str, namespace: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
-@pytest.mark.parametrize("name", ["muster-controller", "muster-admission", "muster-balloon-a"])
+@pytest.mark.parametrize("name", ["muster-controller", "muster-admission", "muster-balloon-a", "muster-readcache"])
 def test_musters_pods_pass_pod_security_restricted(offline_helm: Helm, cluster: Cluster, name: str) -> None:
     namespace = cluster.namespace(f"restricted-{name}", **{"pod-security.kubernetes.io/enforce": "restricted"})
     balloons = BalloonPool(name="a", node_selector={"a": "b"}, replicas=1, resources={"cpu": "1"})
     deployments = {
         key[2]: each
-        for key, each in rendered(offline_helm, "--set=teams.enabled=true").items()
+        for key, each in rendered(offline_helm, "--set=teams.enabled=true,readCache.enabled=true").items()
         if key[0] == "Deployment"
     } | {"muster-balloon-a": manifest(balloons, 1, SYSTEM, "muster")}
     pod = pod_of(deployments[name]["spec"]["template"], name, namespace)

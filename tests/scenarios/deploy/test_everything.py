@@ -210,7 +210,8 @@ def test_no_request_is_blocked_while_the_webhook_is_down(everything: Everything)
     gone = ("delete", "pods", f"--namespace={SYSTEM}", "--selector=app.kubernetes.io/name=muster", "--wait=true")
     cluster.kubectl(*gone)
     for deployment in ("muster-controller", "muster-admission"):
-        cluster.kubectl("rollout", "status", f"deployment/{deployment}", f"--namespace={SYSTEM}", "--timeout=100s")
+        status = ("rollout", "status", f"deployment/{deployment}", f"--namespace={SYSTEM}", "--timeout=30s")
+        everything.until(f"{deployment} is rolled out", lambda status=status: cluster.kubectl(*status))
     everything.open_service()
     everything.until("it is called again", everything.called)
     cluster.kubectl("delete", "pod", "plain", "--namespace=red", "--wait=false")
@@ -283,7 +284,8 @@ def test_an_uninstall_leaves_what_is_not_helms(everything: Everything) -> None:
     assert kinds >= {"trainingjobs.muster.dev", "placements.muster.dev"}
     own = {each["metadata"]["name"] for each in cluster.get("configmaps,secrets", f"--namespace={SYSTEM}")["items"]}
     assert own >= {"muster-teams", "muster-admission-tls", "muster-scaling-status"}
-    assert everything.refused(of_blue("again"), *MALLORY) == ""
+    # kube-apiserver looks once a second which policies there are.
+    everything.until("no policy refuses a pod", lambda: everything.refused(of_blue("again"), *MALLORY) == "")
     assert everything.owners() == {"red": 2}
     assert everything.runs("mine")
 

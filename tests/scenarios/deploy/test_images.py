@@ -22,8 +22,9 @@ import pytest
 
 from muster.fleet.preflight import testpod
 from muster.fleet.preflight.config import PreflightConfig
+from muster.network.cni.part import SHIM
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = ("Dockerfile", "Dockerfile.gputest")
@@ -53,8 +54,9 @@ def steps(recipe: str) -> list[Step]:
 def environment(recipe: str) -> dict[str, str]:
     """What the image's ENV says, as for a process whose PATH is the base image's."""
     made: dict[str, str] = {}
-    for step in steps(recipe):
-        if step.name == "ENV" and step.stage == 1:
+    found = steps(recipe)
+    for step in found:
+        if step.name == "ENV" and step.stage == found[-1].stage:
             made |= dict(pair.split("=", 1) for pair in step.text.split())
     return made
 
@@ -149,21 +151,35 @@ def test_the_image_of_muster_has_its_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_nothing_runs_as_root_and_the_second_stage_has_only_what_was_built(recipe: str) -> None:
-    last = [step for step in steps(recipe) if step.stage == 1]
-    assert [step.name for step in last] == ["FROM", "COPY", "ENV", "USER", "CMD"]
-    assert last[1].text == "--from=build /opt/muster /opt/muster"
-    assert int(last[3].text.partition(":")[0]) > 0
+def test_nothing_runs_as_root_and_the_last_stage_has_only_what_was_built(recipe: str) -> None:
+    last = [step for step in steps(recipe) if step.stage == steps(recipe)[-1].stage]
+    copies = [step.text for step in last if step.name == "COPY"]
+    plugin = ["--from=plugin /muster-cni /opt/muster/cni/muster-cni"] if recipe == "Dockerfile" else []
+    assert copies == ["--from=build /opt/muster /opt/muster", *plugin]
+    assert [step.name for step in last if step.name not in ("COPY", "RUN")] == ["FROM", "ENV", "USER", "CMD"]
+    assert int(last[-2].text.partition(":")[0]) > 0
 
 
 def test_both_recipes_differ_in_nothing_but_what_they_install_and_start() -> None:
     one, two = (
-        [step for step in steps(recipe) if step.stage < 1 and "requirements/" not in step.text] for recipe in RECIPES
+        [
+            step
+            for step in steps(recipe)
+            if step.stage < 1 and "requirements/" not in step.text and not step.text.startswith("GO=")
+        ]
+        for recipe in RECIPES
     )
     assert one == two
     assert (ROOT / "deploy/Dockerfile.dockerignore").read_text() == (
         ROOT / "deploy/Dockerfile.gputest.dockerignore"
     ).read_text()
+
+
+def test_the_plugin_is_built_from_what_the_builder_is_sent_and_is_where_the_agent_installs_it_from() -> None:
+    (source,) = [step.text.split() for step in steps("Dockerfile") if step.stage == 1 and step.name == "COPY"]
+    for each in (ROOT / source[0]).iterdir():
+        assert sent("Dockerfile", f"{source[0]}/{each.name}")
+    assert any(step.text == f"--from=plugin /muster-cni {SHIM}" for step in steps("Dockerfile"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -23,7 +23,16 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-PARTS = ("--teams", "--balloons", "--joins", "--scaling", "--health", "--preflight")
+PARTS = (
+    "--teams",
+    "--balloons",
+    "--joins",
+    "--scaling",
+    "--health",
+    "--preflight",
+    "--break-glass",
+    "--uplink-listen=127.0.0.1:0",
+)
 _SAMPLE = re.compile(r"^(muster_\w+)(?:\{(.*)\})? \S+$", re.MULTILINE)
 
 
@@ -58,6 +67,7 @@ async def test_the_page_is_what_the_processes_export(embedded_server: ApiServer,
     programs = {
         "`muster controller`": ("muster.cli.main", "controller", *PARTS, *common, f"--namespace={namespace}"),
         "`muster admission`": ("muster.cli.main", "admission", *common, f"--namespace={namespace}"),
+        "`muster readcache`": ("muster.cli.main", "readcache", *common, "--listen=127.0.0.1:0", "--kind=nodes"),
         "`muster.agent`": ("muster.agent", "--node=missing-node", f"--root={tmp_path}", *common),
         "`muster.data.cache`": (
             "muster.data.cache",

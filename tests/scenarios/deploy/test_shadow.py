@@ -74,7 +74,9 @@ async def test_shadow_plans_everything_and_writes_nothing(shadowed: Shadowed, jo
         f"shadow: {jobs.namespace}/fits: would CreatePod fits-0-1",
         f"shadow: {jobs.namespace}/fits: would CreatePod fits-1-1",
         f"shadow: {jobs.namespace}/fits: would WritePlacement fits: 0 -> ",
+        f"shadow: {jobs.namespace}/big: would CreatePod big-8-1",
         f"shadow: {jobs.namespace}/big: would wait: ",
+        f"shadow: {jobs.namespace}/claims-unbound: would CreatePod claims-unbound-0-1",
         f"shadow: {jobs.namespace}/claims-bound: would WritePlacement claims-bound: 0 -> ",
     ]
 
