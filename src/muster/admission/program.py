@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
@@ -26,6 +25,7 @@ from muster.admission.trust import Trust
 from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
+from muster.kube.garbage import spare_collector
 from muster.kube.health import Check, Progress, health_app, serve
 
 log = logging.getLogger(__name__)
@@ -131,16 +131,6 @@ async def _until(stop: asyncio.Event, homes: Homes, trust: Trust) -> None:
 async def _known(homes: Homes) -> None:
     await homes.known()
     spare_collector()
-
-
-def spare_collector() -> None:
-    """Exclude the existing objects from garbage collection, because they live as long as the process.
-
-    There are 50,000 objects after all modules are loaded. A collection of them takes 15 ms on a free core and delays
-    answers at random times.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 async def _stopped(stop: asyncio.Event) -> None:

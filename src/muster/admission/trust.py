@@ -10,25 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import ClassVar, Final
 
 import msgspec
 
-from muster.admission.certificates import AUTHORITIES, CERTIFICATE, KEY, ends_at, renewed, why_renew
 from muster.admission.metrics import AdmissionMetrics
 from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.connection.pki import KeyPair
-from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from muster.kube.connection.servingcertificates import AUTHORITIES, CERTIFICATE, KEY, ends_at, load_pair
+from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress
-from muster.kube.objects.core import Secret
-from muster.kube.objects.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.objects.meta import KubeObject, Resource
 from muster.kube.objects.struct import KubeStruct
+from muster.kube.servingsecret import ServingSecret
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +108,9 @@ class Trust:
         look_s: float = LOOK_S,
     ) -> None:
         """Create it without reading or writing; `run` and `keep` do that."""
-        self._client, self._namespace, self._hosts, self._context = client, namespace, tuple(hosts), context
-        self._metrics, self._progress, self._clock, self._look_s = metrics, progress, clock, look_s
+        self._client, self._hosts, self._context = client, tuple(hosts), context
+        self._metrics, self._progress, self._look_s = metrics, progress, look_s
+        self._secret = ServingSecret(client, namespace, SECRET, hosts, clock, {LABEL_MANAGED_BY: MANAGED_BY})
         self._served = b""
         self._error: Exception | None = None
 
@@ -143,37 +141,15 @@ class Trust:
 
         Raises ApiError, and ValueError if the certificates cannot be loaded.
         """
-        secret = await self._good_secret()
+        secret = await self._secret.good()
         for kind in _KINDS:
             await self._trusted(kind, secret.data[AUTHORITIES])
         if secret.data[CERTIFICATE] != self._served:
-            _load(self._context, KeyPair(secret.data[CERTIFICATE], secret.data[KEY]))
+            load_pair(self._context, KeyPair(secret.data[CERTIFICATE], secret.data[KEY]))
             self._served = secret.data[CERTIFICATE]
             ends = ends_at(secret.data)
             self._metrics.certificate_end.set(ends.timestamp())
             log.info("serving a certificate for %s until %s", ", ".join(self._hosts), f"{ends:%Y-%m-%d %H:%M}")
-
-    async def _good_secret(self) -> Secret:
-        while True:
-            now = datetime.fromtimestamp(self._clock(), UTC)
-            try:
-                secret = await self._client.get(Secret, SECRET, self._namespace)
-            except NotFound:
-                meta = ObjectMeta(name=SECRET, namespace=self._namespace, labels={LABEL_MANAGED_BY: MANAGED_BY})
-                new = Secret(metadata=meta, type="Opaque", data=renewed({}, self._hosts, now))
-                try:
-                    return await self._client.create(new, retry_lost=True)
-                except AlreadyExists:
-                    continue
-            why = why_renew(secret.data, self._hosts, now)
-            if not why:
-                return secret
-            log.info("new certificates: %s", why)
-            try:
-                data = renewed(secret.data, self._hosts, now)
-                return await self._client.replace(msgspec.structs.replace(secret, data=data))
-            except Conflict:
-                continue
 
     async def _trusted(self, kind: type[WebhookConfiguration], bundle: bytes) -> None:
         configuration = await self._client.get(kind, CONFIGURATION)
@@ -183,11 +159,3 @@ class Trust:
         log.info("%s %s: trusting what the Secret %s says", kind.RESOURCE.kind, CONFIGURATION, SECRET)
         patch = {"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in wrong]}
         await self._client.patch(kind, CONFIGURATION, patch, content_type=STRATEGIC_MERGE_PATCH)
-
-
-def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Serve new connections with this certificate; open connections stay."""
-    with tempfile.TemporaryDirectory(prefix="muster-tls-") as folder:
-        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-        pair.write(certificate, key)
-        context.load_cert_chain(certificate, key)

@@ -2,6 +2,9 @@
 
 import sys
 
-from muster.agent.program import main
+from muster.kube.garbage import loading
+
+with loading():
+    from muster.agent.program import main
 
 sys.exit(main())

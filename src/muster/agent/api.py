@@ -112,7 +112,9 @@ class AgentApi:
         url = urlsplit(self._config.server)
         host = url.hostname or ""
         if url.scheme != "https":
-            return http.client.HTTPConnection(host, url.port or 80, timeout=self._timeout_s)
+            opened = http.client.HTTPConnection(host, url.port or 80, timeout=self._timeout_s)
+            opened.connect()
+            return opened
         if self._context is None:
             self._context = self._config.ssl_context()
         assert self._context is not None
@@ -143,6 +145,7 @@ class _Exchange:
     ) -> tuple[int, float | None, bytes]:
         """Send it and read the answer. Blocking."""
         with self._lock:
+            self._stop_if_left()
             self._busy = True
         done = False
         try:
@@ -178,8 +181,11 @@ class _Exchange:
     def _once(
         self, method: str, target: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, float | None, bytes]:
-        if self._connection is None:
-            self._connection, self._fresh = self._connect(), True
+        if self._connection is None or self._connection.sock is None:
+            made = self._connect()
+            with self._lock:
+                self._connection, self._fresh = made, True
+                self._stop_if_left()  # `leave` found no connection to shut down
         self._connection.request(method, target, body, headers)
         response = self._connection.getresponse()
         try:
@@ -190,6 +196,10 @@ class _Exchange:
             if not response.isclosed():
                 response.close()
                 self._close()
+
+    def _stop_if_left(self) -> None:
+        if self._left:
+            raise ConnectionAbortedError("the request was abandoned")
 
     def _close(self) -> None:
         if self._connection is not None:

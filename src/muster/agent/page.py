@@ -54,6 +54,12 @@ def _answer(path: str, progress: Progress, metrics: Metrics) -> tuple[str, str]:
         lines = [f"{name}: no progress for {age_s:.0f} s\n" for name, age_s in sorted(late.items())]
         return ("500 Internal Server Error", "".join(lines)) if late else ("200 OK", "ok\n")
     if path == "/metrics":
-        shown = {f'muster_progress_age_seconds{{loop="{name}"}}': age_s for name, age_s in progress.ages_s().items()}
+        shown = {
+            **{f'muster_progress_age_seconds{{loop="{name}"}}': age_s for name, age_s in progress.ages_s().items()},
+            **{
+                f'muster_progress_deadline_seconds{{loop="{name}"}}': at_s
+                for name, at_s in progress.deadlines_s().items()
+            },
+        }
         return "200 OK", "".join(f"{name} {value:.15g}\n" for name, value in {**shown, **metrics()}.items())
     return "404 Not Found", "there is /healthz and /metrics\n"

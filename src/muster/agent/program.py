@@ -8,7 +8,7 @@ import functools
 import gc
 import logging
 import os
-import signal
+import random
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -19,6 +19,7 @@ import msgspec
 
 import muster
 from muster.agent.api import AgentApi
+from muster.agent.cachedapi import CachedApi
 from muster.agent.check import Host
 from muster.agent.checks import CHECKS
 from muster.agent.metrics import samples
@@ -30,8 +31,11 @@ from muster.agent.runner import Runner, ended
 from muster.agent.settings import AgentSettings, SettingsError, load_settings
 from muster.agent.writer import Writer
 from muster.kube.connection.config import ClusterConfig, load_config
+from muster.kube.connection.fallback import Fallback
+from muster.kube.connection.readcacheconfig import read_cache_config
 from muster.kube.errors import ConfigError
 from muster.kube.progress import Progress
+from muster.kube.running import log_to_stderr, stop_on_signals
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +52,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     listen: tuple[str, int] | None
     user: int | None
+    read_cache: str = ""
+    read_cache_ca: Path | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM. Returns the exit status: 0, or 2 if the arguments or settings are wrong."""
     options = _parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     try:
         if options.user is not None:
             drop_privileges(options.user)
@@ -69,12 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def run(options: Options, settings: AgentSettings, config: ClusterConfig) -> None:
     """Run checks and write findings until the process is asked to end."""
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     progress = Progress()
-    again = functools.partial(load_config, options.kubeconfig)
-    api = AgentApi(config, user_agent=f"muster-agent/{muster.__version__}", again=again)
+    api = _api(options, config)
     checks, troubles = make_checks(options.node, settings, options.host, CHECKS)
     pace = Pace(
         options.node,
@@ -108,6 +111,20 @@ async def run(options: Options, settings: AgentSettings, config: ClusterConfig) 
     log.info("ends")
 
 
+def _api(options: Options, config: ClusterConfig) -> AgentApi | CachedApi:
+    again = functools.partial(load_config, options.kubeconfig)
+    user_agent = f"muster-agent/{muster.__version__}"
+    server = AgentApi(config, user_agent=user_agent, again=again)
+    if not options.read_cache:
+        return server
+
+    def cache_config() -> ClusterConfig:
+        return read_cache_config(again(), options.read_cache, options.read_cache_ca)
+
+    cache = AgentApi(cache_config(), user_agent=user_agent, again=cache_config)
+    return CachedApi(cache, server, Fallback(options.read_cache, random.Random()))
+
+
 async def _set(stop: asyncio.Event) -> None:
     await stop.wait()
 
@@ -122,7 +139,13 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         parser.add_argument(f"--{name}", type=Path, help=f"the node's /{name} (default: ROOT/{name})")
     parser.add_argument("--listen", type=_address, metavar="HOST:PORT", help="serve /healthz and /metrics")
     parser.add_argument("--user", type=int, metavar="UID", help="run as this user, with CAP_SYSLOG as only capability")
+    parser.add_argument("--read-cache", metavar="URL", default="", help="send requests through this read cache")
+    parser.add_argument(
+        "--read-cache-ca", type=Path, metavar="FILE", help="its authorities, PEM (default: those of the cluster)"
+    )
     given = parser.parse_args(arguments)
+    if given.read_cache_ca and not given.read_cache:
+        parser.error("--read-cache-ca needs --read-cache")
     if not given.node:
         parser.error("the node is not known; set --node or NODE_NAME to its name")
     host = Host(
@@ -138,6 +161,8 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         host=host,
         listen=given.listen,
         user=given.user,
+        read_cache=given.read_cache,
+        read_cache_ca=given.read_cache_ca,
     )
 
 

@@ -20,14 +20,16 @@ import msgspec
 
 from muster.agent.api import JSON_PATCH, AgentApi, retry_after_s
 from muster.agent.aside import Aside, StillBusyError
+from muster.agent.cachedapi import CachedApi
 from muster.agent.check import Host
-from muster.agent.identity import Facts, boot_id, facts, node_of_token
+from muster.agent.identity import Facts, boot_id, facts
 from muster.agent.pace import Pace
 from muster.agent.record import Record
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.peers import UNREACHED
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, NotFound
+from muster.kube.nodetoken import node_of_token
 from muster.kube.objects.meta import KubeObject, ObjectMeta, OwnerReference
 from muster.kube.objects.node import Node
 from muster.kube.objects.struct import decode, encode, to_dict
@@ -56,7 +58,13 @@ class Writer:
     """
 
     def __init__(
-        self, api: AgentApi, node: str, pace: Pace, host: Host, versions: tuple[str, str], progress: Progress
+        self,
+        api: AgentApi | CachedApi,
+        node: str,
+        pace: Pace,
+        host: Host,
+        versions: tuple[str, str],
+        progress: Progress,
     ) -> None:
         self._api = api
         self._node = node
@@ -71,6 +79,7 @@ class Writer:
         self._aside = Aside("facts")
         self._wake = asyncio.Event()
         self._path = NodeHealth.RESOURCE.path(None, node)
+        self._failing_since_s: float | None = None
         self.writes: Counter[str] = Counter()
         """Number of requests by outcome: ok, or the reason of the failure."""
 
@@ -108,6 +117,13 @@ class Writer:
         """Number of findings held."""
         return len(self._record)
 
+    @property
+    def failing_s(self) -> float:
+        """Seconds since the first of the requests that failed in a row; 0 after a request that succeeded."""
+        if self._failing_since_s is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._failing_since_s
+
     async def _write(self) -> None:
         clock = asyncio.get_running_loop().time
         self._pace.tried(clock())
@@ -117,6 +133,8 @@ class Writer:
         except (ApiError, ConfigError) as error:
             reason = (error.reason or str(error.status)) if isinstance(error, ApiError) else "Config"
             self.writes[reason] += 1
+            if self._failing_since_s is None:
+                self._failing_since_s = clock()
             wait_s = retry_after_s(error) if isinstance(error, ApiError) else None
             self._pace.failed(clock(), wait_s, random.random())
             log.warning(
@@ -124,6 +142,7 @@ class Writer:
             )
         else:
             self.writes["ok"] += 1
+            self._failing_since_s = None
             self._pace.written(clock())
 
     async def _know_node(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from muster.api import rules
+from muster.api.address_block import AddressBlock, AddressBlockSpec, AddressPool, AddressPoolSpec
 from muster.api.names import GROUP, VERSION
 from muster.api.node_health import NodeHealth, NodeHealthSpec, NodeHealthStatus
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus
@@ -140,6 +141,33 @@ KINDS: Final = (
         status=None,
         short_names=("rh",),
         columns=(_AGE,),
+    ),
+    Kind(
+        resource=AddressPool.RESOURCE,
+        summary=AddressPool.__doc__ or "",
+        spec=AddressPoolSpec,
+        status=None,
+        short_names=("ap",),
+        columns=(
+            Column("CIDR", "string", ".spec.cidr", "The range."),
+            Column("BLOCK", "integer", ".spec.blockPrefix", "Length of the prefix of a block."),
+            _AGE,
+        ),
+        spec_rules=rules.ADDRESS_POOL_SPEC,
+    ),
+    Kind(
+        resource=AddressBlock.RESOURCE,
+        summary=AddressBlock.__doc__ or "",
+        spec=AddressBlockSpec,
+        status=None,
+        short_names=("ab",),
+        columns=(
+            Column("CIDR", "string", ".spec.cidr", "The addresses."),
+            Column("NODE", "string", ".spec.nodeName", "The node that holds them."),
+            Column("POOL", "string", ".spec.pool", "The pool."),
+            _AGE,
+        ),
+        spec_rules=rules.ADDRESS_BLOCK_SPEC,
     ),
 )
 

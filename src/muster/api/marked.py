@@ -106,3 +106,12 @@ def _read(text: str, how: Callable[[], T]) -> T:
         raise NotYaml(f"character U+{error.character:04X} is not allowed in YAML", place) from None
     except RecursionError:
         raise NotYaml("nested too deeply", Place(0, 0)) from None
+
+
+def value_at(root: yaml.Node, *path: str) -> yaml.Node | None:
+    """Return the value at a path of keys below `root`; None if there is none."""
+    node: yaml.Node | None = root
+    for name in path:
+        items = node.value if isinstance(node, yaml.MappingNode) else ()
+        node = next((value for key, value in items if getattr(key, "value", None) == name), None)
+    return node

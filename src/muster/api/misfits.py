@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
 from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
@@ -78,16 +79,29 @@ def _of_leaf(node: yaml.Node, kind: Any, path: str) -> Iterator[Misfit]:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         what, _, below = str(error).partition(" - at `$")
-        yield Misfit(node, f"{path}{below.rstrip('`')}", what, _literal_hint(value, kind))
+        yield Misfit(node, f"{path}{below.rstrip('`')}", what, _literal_hint(value, kind) or _number_hint(value, kind))
 
 
 def _literal_hint(value: Any, kind: Any) -> str:
     inner = _of_value(kind)
-    if get_origin(inner) is not Literal:
+    if isinstance(inner, type) and issubclass(inner, Enum):
+        words = [str(each.value) for each in inner]
+    elif get_origin(inner) is Literal:
+        words = [str(each) for each in get_args(inner) if each != ""]
+    else:
         return ""
-    words = [str(each) for each in get_args(inner) if each != ""]
     near = difflib.get_close_matches(str(value), words, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near else f"use one of {', '.join(words)}"
+
+
+def _number_hint(value: Any, kind: Any) -> str:
+    """Suggest the fraction for a percentage, which YAML reads as text."""
+    if _of_value(kind) is not float or not isinstance(value, str) or not value.endswith("%"):
+        return ""
+    try:
+        return f"write {float(value.removesuffix('%')) / 100:g}"
+    except ValueError:
+        return ""
 
 
 def _of_value(kind: Any) -> Any:

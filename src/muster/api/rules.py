@@ -7,6 +7,7 @@ Rules that compare with the old object: https://kubernetes.io/docs/tasks/extend-
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,7 @@ from muster.api.names import JOB_NAME_MAX
 from muster.api.training_job import DNS_LABEL, MUTABLE_FIELDS, TrainingJobSpec
 from muster.api.training_job_status import LEFT_OUT_MAX
 from muster.api.validate import NO_CLAIMS
+from muster.kube.addresses import is_address
 
 Json = dict[str, Any]
 
@@ -187,4 +189,59 @@ NODE_REMEDIATION_SPEC: Final = (
     ),
 )
 
-BY_CEL: Final = {rule.cel: rule for rule in (*TRAINING_JOB, *TRAINING_JOB_SPEC, *STORES, *NODE_REMEDIATION_SPEC)}
+
+def _is_network(text: object) -> bool:
+    try:
+        ipaddress.ip_network(str(text))
+    except ValueError:
+        return False
+    return True
+
+
+def _holds_blocks(spec: Json, _: Json) -> bool:
+    if not _is_network(spec.get("cidr")):
+        return True  # another rule says so
+    network = ipaddress.ip_network(str(spec["cidr"]))
+    return network.prefixlen <= int(spec.get("blockPrefix", 0)) <= network.max_prefixlen
+
+
+ADDRESS_POOL_SPEC: Final = (
+    Rule(
+        "isCIDR(self.cidr) && cidr(self.cidr) == cidr(self.cidr).masked()",
+        "cidr must be a network without host bits, such as 10.16.0.0/12",
+        lambda spec, _: _is_network(spec.get("cidr")),
+    ),
+    Rule(
+        "!isCIDR(self.cidr) || (cidr(self.cidr).prefixLength() <= self.blockPrefix && "
+        "self.blockPrefix <= (cidr(self.cidr).ip().family() == 4 ? 32 : 128))",
+        "blockPrefix must be at least the prefix length of cidr, and at most 32 for IPv4 or 128 for IPv6",
+        _holds_blocks,
+    ),
+    Rule(
+        "!has(self.gateway) || self.gateway == '' || isIP(self.gateway)",
+        "gateway must be an IP address",
+        lambda spec, _: not spec.get("gateway") or is_address(str(spec["gateway"])),
+    ),
+    Rule(
+        "self.cidr == oldSelf.cidr && self.blockPrefix == oldSelf.blockPrefix",
+        "cidr and blockPrefix never change, because nodes hold blocks of them: create another pool",
+        lambda new, old: all(new.get(field) == old.get(field) for field in ("cidr", "blockPrefix")),
+        transition=True,
+    ),
+)
+
+ADDRESS_BLOCK_SPEC: Final = (
+    Rule("self == oldSelf", "an AddressBlock never changes", lambda new, old: new == old, transition=True),
+)
+
+BY_CEL: Final = {
+    rule.cel: rule
+    for rule in (
+        *TRAINING_JOB,
+        *TRAINING_JOB_SPEC,
+        *STORES,
+        *NODE_REMEDIATION_SPEC,
+        *ADDRESS_POOL_SPEC,
+        *ADDRESS_BLOCK_SPEC,
+    )
+}

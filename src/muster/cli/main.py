@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import gc
 import importlib
 import os
 import shutil
@@ -17,6 +16,7 @@ import click
 from muster.api.visible import visible
 from muster.cli.control_bytes import guarded
 from muster.cli.errors import CliError, ExitCode
+from muster.kube.garbage import loading
 
 
 class Entry(NamedTuple):
@@ -51,6 +51,12 @@ COMMANDS: dict[str, Entry] = {
     "capacity": Entry("muster.cli.teams.capacity", "Show each pool's nodes: healthy, owned, in use, idle.", TEAMS),
     "nodes": Entry("muster.cli.nodes.nodes", "Show nodes, one state each; why, history, quarantine, release.", TEAMS),
     "health": Entry("muster.cli.health.health", "Show faulty nodes, and which line of the policy decides.", TEAMS),
+    "doctor": Entry("muster.cli.doctor.doctor", "Find what harms the control plane: who, its cost, the fix.", TEAMS),
+    "etcd": Entry("muster.cli.etcd.etcd", "Compute settings for etcd at a planned size.", TEAMS),
+    "network": Entry("muster.cli.network.network", "Show traffic per job, the uplink and its addresses.", TEAMS),
+    "telemetry": Entry(
+        "muster.cli.telemetry.telemetry", "Show unused metrics, what grows, and Prometheus' restart.", TEAMS
+    ),
     "up": Entry("muster.cli.local.up", "Start a cluster on this machine.", CLUSTERS),
     "down": Entry("muster.cli.local.down", "Stop it and remove everything it left.", CLUSTERS),
     "demo": Entry(
@@ -62,6 +68,8 @@ COMMANDS: dict[str, Entry] = {
     ),
     "controller": Entry("muster.cli.processes.controller", "Run the controllers (the chart starts it).", OTHER),
     "admission": Entry("muster.cli.processes.admission", "Run the webhook for teams (the chart starts it).", OTHER),
+    "readcache": Entry("muster.cli.processes.readcache", "Run the read cache (the chart starts it).", OTHER),
+    "guard": Entry("muster.cli.processes.guard", "Run the guard in front of Prometheus (the chart starts it).", OTHER),
     "chart": Entry("muster.cli.chart", "Write the Helm chart into a folder, to install it on a cluster.", OTHER),
     "completion": Entry("muster.cli.completion", "Print shell completion for bash, zsh or fish.", OTHER),
     "version": Entry("muster.cli.version", "Print versions.", OTHER),
@@ -84,7 +92,13 @@ class _ReaderGone(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when called; each module holds one click command named `command`."""
+    """A group whose commands are imported when called; each module holds one click command named `command`.
+
+    Attributes:
+        owns_process: the process was started for a command, and ends with it.
+    """
+
+    owns_process = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command's name, in the order of the table above."""
@@ -95,11 +109,8 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        gc.disable()  # Imports create no garbage. Looking for it takes a tenth of the time of a start.
-        try:
+        with loading(for_good=self.owns_process):
             command = importlib.import_module(entry.module).command
-        finally:
-            gc.enable()
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.module}.command is not a click command")
         return command
@@ -223,6 +234,7 @@ def _fail(error: CliError) -> int:
 
 def main() -> NoReturn:
     """The console script: `muster`, or `kubectl-muster` when kubectl calls us as its plugin."""
+    cli.owns_process = True
     program = "kubectl muster" if Path(sys.argv[0]).name.startswith("kubectl-") else "muster"
     sys.exit(run(sys.argv[1:], program))
 

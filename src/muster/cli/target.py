@@ -52,14 +52,14 @@ class Cluster(NamedTuple):
     embedded: Layout | None
 
     @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    async def client(self, user_agent: str = "muster-cli") -> AsyncIterator[Client]:
         """Open a client for the cluster while the block runs."""
         from muster.embedded.layout import Layout, default_root
         from muster.kube.client import Client
         from muster.kube.errors import Unavailable
 
         try:
-            async with Client(self.config, user_agent="muster-cli", retry_for_s=_RETRY_S) as client:
+            async with Client(self.config, user_agent=user_agent, retry_for_s=_RETRY_S) as client:
                 yield client
         except Unavailable as error:
             if self.embedded is None and Layout(default_root()).read_daemon():

@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.handover import Handover
+from muster.doctor.block.controller import BlockController
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.preflight.controller import PreflightController
@@ -24,6 +25,8 @@ from muster.kube.health import Progress
 from muster.kube.informers import Informers
 from muster.kube.leader import LeaderElector, Term
 from muster.manager.lacks import listener
+from muster.network.uplink.controller import UplinkController
+from muster.network.uplink.hub import Hub
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
@@ -44,6 +47,8 @@ class Parts:
         scaling: adds nodes for gangs, and deletes idle nodes.
         health: takes broken nodes out of use, repairs them, and returns them to use.
         preflight: tests nodes before pods are scheduled on them.
+        blocks: removes blocks of accounts that have ended (`muster doctor block`).
+        uplink: the hub of agents, if the uplink's budget is shared.
     """
 
     teams: bool = False
@@ -52,6 +57,8 @@ class Parts:
     scaling: bool = False
     health: bool = False
     preflight: bool = False
+    blocks: bool = False
+    uplink: Hub | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +148,8 @@ def works_of(
         works += _fleet(shared, parts, demands, muster_image, providers)
         works += _health(shared, settings, handover, step_image, providers) if parts.health else []
         works += _preflight(shared, settings, muster_image) if parts.preflight else []
+        works += _blocks(shared) if parts.blocks else []
+        works += _uplink(shared, settings, parts.uplink) if parts.uplink is not None else []
     return works
 
 
@@ -225,3 +234,22 @@ def _preflight(shared: Shared, settings: Settings, muster_image: str) -> list[Wo
         await preflight.run(term)
 
     return [shared.elector.while_leading(test, "preflight")]
+
+
+def _blocks(shared: Shared) -> list[Work]:
+    """Returns the controller that removes ended blocks."""
+    blocks = BlockController(shared.client, rng=shared.rng("blocks"), **shared.common)
+    return [shared.elector.while_leading(blocks.run, "blocks")]
+
+
+def _uplink(shared: Shared, settings: Settings, hub: Hub) -> list[Work]:
+    """Returns the controller of the uplink's budget."""
+    uplink = UplinkController(
+        shared.client,
+        shared.namespace,
+        hub,
+        team_key=settings.team_key,
+        rng=shared.rng("uplink"),
+        **shared.common,
+    )
+    return [shared.elector.while_leading(uplink.run, "uplink")]

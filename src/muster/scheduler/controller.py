@@ -367,8 +367,8 @@ class SchedulerController:
         else:
             self._reporter.waiting(snapshot, plan, now)
             self._carry_out(plan)
-            if self._forecaster is not None:
-                recorder = self._recorder
+            recorder = self._recorder
+            if self._forecaster is not None and recorder.known:
                 work = self._forecaster.look(snapshot, plan, now, settings, recorder.calibration, recorder.count)
                 if work is not None:
                     self._spawn(work)

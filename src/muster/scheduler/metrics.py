@@ -54,6 +54,8 @@ class SchedulerMetrics:
             ["operation", "outcome"],
             registry=registry,
         )
+        for operation in ("try", "evict"):  # `rate` does not see a series' first value
+            self.evictions.labels(operation, "admitted")
         self.shadow_actions = Counter(
             "muster_scheduler_shadow_actions_total",
             "Actions that the scheduler would take in shadow mode. Each action counts once.",
@@ -79,6 +81,13 @@ class SchedulerMetrics:
             "GPU-seconds of idle GPUs while gangs with GPUs waited for nodes, by the reason why none used them: "
             "reserved, fragmented, untested, quarantined, constraint.",
             ["reason"],
+            registry=registry,
+        )
+        self.gpus = Gauge(
+            "muster_scheduler_gpus",
+            "GPUs by state: used by pods, free, or unusable because the node is not ready, cordoned, in quarantine or "
+            "not tested.",
+            ["state"],
             registry=registry,
         )
         self.backfill_asks = Counter(

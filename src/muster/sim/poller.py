@@ -38,7 +38,7 @@ class Poller:
         links: the connections.
         token: the pod's token.
         body: called for the supervisor's present report.
-        on_directive: called with each answer to the newest request.
+        on_directive: called with each answer that may be new.
         rng: source of random numbers for the jitter of pauses.
     """
 
@@ -56,7 +56,8 @@ class Poller:
         self._wake = asyncio.Event()
         self._going = asyncio.Event()
         self._going.set()
-        self._news, self._due, self._newest = True, 0.0, 0
+        self._news, self._due, self._newest, self._answered_up_to = True, 0.0, 0, 0
+        self._open: set[int] = set()
         self._revision, self._poll_s, self._failures = 0, 20.0, 0
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -68,8 +69,11 @@ class Poller:
             wait_s = self._due - loop.time()
             if self._free and (self._news or wait_s <= 0):
                 self._newest += 1
+                self._open.add(self._newest)
                 self._news, self._due = False, loop.time() + self._poll_s
-                task = asyncio.create_task(self._ask(self._free.popleft(), self._newest))
+                link = next((each for each in self._free if each.open), self._free[0])
+                self._free.remove(link)
+                task = asyncio.create_task(self._ask(link, self._newest))
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
                 continue
@@ -103,12 +107,10 @@ class Poller:
             body = self._body() | {"protocol": PROTOCOL, "revision": self._revision}
             status, answer = await link.post("/v1/supervise", self._token, body, self._poll_s + ANSWER_S)
             await self._going.wait()
+            self._open.discard(request)
             if status == 200 and isinstance(answer.get("revision"), int):
                 self._failures = 0
-                if request == self._newest:
-                    self._revision, self._poll_s = answer["revision"], float(answer.get("pollS", 20))
-                    self._due = 0.0
-                    self._on_directive(answer)
+                self._directed(request, answer)
             else:
                 link.cut()
                 self._failed(request)
@@ -119,8 +121,19 @@ class Poller:
             elif request == self._newest:
                 self._due = 0.0
         finally:
+            self._open.discard(request)
             self._free.append(link)
             self._wake.set()
+
+    def _directed(self, request: int, answer: dict[str, Any]) -> None:
+        overtaken = any(other > request for other in self._open)
+        if request < self._answered_up_to or (overtaken and answer["revision"] == self._revision):
+            return
+        self._answered_up_to, self._revision = request, answer["revision"]
+        self._poll_s = float(answer.get("pollS", 20))
+        if not overtaken:
+            self._due = 0.0
+        self._on_directive(answer)
 
     def _failed(self, request: int) -> None:
         if request != self._newest:

@@ -43,6 +43,7 @@ from muster.trainingjobs.pods.pod import PodSettings
 from muster.trainingjobs.pods.slots import slots_of
 from muster.trainingjobs.rendezvous.agreement import Agreement
 from muster.trainingjobs.rendezvous.cache_tickets import CacheTickets
+from muster.trainingjobs.rendezvous.gonejobs import GoneJobs
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
 from muster.trainingjobs.rendezvous.server import CheckpointProblem, ReportRequest, RestoreRequest, Stale, confirmed
@@ -51,6 +52,7 @@ from muster.trainingjobs.snapshot import EXCLUSION_S, JobSnapshot, Member, Wait,
 from muster.trainingjobs.status import forecasts, stalls
 from muster.trainingjobs.status.builder import at, shortened
 from muster.trainingjobs.status.progress import Pacer, ProgressBook
+from muster.trainingjobs.status.repeats import faults_repeat
 
 log = logging.getLogger(__name__)
 
@@ -148,13 +150,19 @@ class TrainingJobController:
         self._forecasts: dict[str, StartForecast] = {}
         self._forecasts_dropped = False
         self._handover = Handover()
+        self._gone = GoneJobs(client, clock)
         self.controller = Controller(
             NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress, rng=rng
         )
         self._metrics.members.set_function(lambda: len(self.members))
         self._metrics.polls.set_function(lambda: self.members.polling)
         self._metrics.stalled.set_function(lambda: sum(map(stalls.is_stalled, self.caches.jobs.store.values())))
+        self._metrics.repeated_faults.set_function(self._count_repeats)
         self._follow()
+
+    def _count_repeats(self) -> int:
+        now = self._clock()
+        return sum(faults_repeat(job, now) for job in self.caches.jobs.store.values())
 
     @property
     def serving(self) -> bool:
@@ -172,6 +180,11 @@ class TrainingJobController:
     def pod(self, key: str) -> Pod | None:
         """Return a worker pod by namespace/name."""
         return self.caches.pods.get(key)
+
+    async def is_gone(self, job_key: str, job_uid: str) -> bool:
+        """Returns whether the API server has shown that a job which is not in the cache does not exist any more."""
+        job = self.caches.jobs.get(job_key)
+        return (job is None or job.uid != job_uid) and await self._gone.is_gone(job_key, job_uid)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -192,6 +205,7 @@ class TrainingJobController:
         self.caches.hardware_seen = self._queue_jobs_on
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
+        self._metrics.moved(old.status.phase if old else None, new.status.phase if new else None)
         gone = old if old is not None and (new is None or new.uid != old.uid) else None
         if gone is not None:
             self.members.forget_job(gone.uid)

@@ -10,6 +10,7 @@ CHECKS: Final[dict[str, str]] = {
     "kernel-log": "muster.agent.checks.kernellog:make",
     "kubelet": "muster.agent.checks.kubelet:make",
     "maintenance": "muster.agent.checks.maintenance:make",
+    "network": "muster.agent.checks.network:make",
     "nic": "muster.agent.checks.nic:make",
     "reach": "muster.agent.checks.reach:make",
 }

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from muster.agent.checks.cloud import Kind, Notice, NoticeError
-from muster.agent.checks.files import text_of
 from muster.agent.checks.http import Answer, HttpError, get
+from muster.kube.smallfiles import text_of
 
 ADDRESS: Final = "http://169.254.169.254"
 _EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"

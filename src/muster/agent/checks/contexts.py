@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from muster.agent.check import Host
-from muster.agent.checks.files import text_of
 from muster.agent.checks.nvmlsample import is_held_without_process
+from muster.kube.smallfiles import text_of
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 _OWN_NUMBERS: Final = re.compile(r"^NSpid:\t(.*)$", re.MULTILINE)

@@ -12,10 +12,10 @@ import msgspec
 from muster.agent.aside import Aside
 from muster.agent.check import Cost, Host, Setup
 from muster.agent.checks.disks import Disk, Disks, Limits, Room, disks_of
-from muster.agent.checks.files import text_of
 from muster.agent.checks.mounts import Mount, mount_of, mounts_of
 from muster.agent.checks.sights import Findings
 from muster.fleet.health.finding import Finding
+from muster.kube.smallfiles import text_of
 
 NAME: Final = "disk"
 PERIOD_S: Final = 30.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from muster.agent.checks.counters import rise
 from muster.agent.checks.mounts import Mount, mount_of
 from muster.agent.checks.sights import Seen, Sight
+from muster.kube.counters import rise
 
 CODES: Final = frozenset(
     {("disk", "space"), ("disk", "inodes"), ("disk", "slow"), ("disk", "stuck"), ("filesystem", "read-only")}

@@ -13,13 +13,13 @@ from muster.agent.aside import Aside
 from muster.agent.check import Cost, Setup
 from muster.agent.checks.contexts import Contexts
 from muster.agent.checks.dcgm import gpus_of_page
-from muster.agent.checks.files import names_in, text_of
 from muster.agent.checks.gpusample import GpuHistory, Gpus
 from muster.agent.checks.http import HttpError, check_url, get
 from muster.agent.checks.nvml import LIB_RM_VERSION_MISMATCH, LIBRARIES, Nvml, NvmlError
 from muster.agent.checks.nvmlsample import sample
 from muster.agent.checks.sights import Findings
 from muster.fleet.health.finding import Finding
+from muster.kube.smallfiles import names_in, text_of
 
 NAME: Final = "gpu"
 PERIOD_S: Final = 30.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from muster.agent.checks.counters import rises
 from muster.agent.checks.sights import Seen, Sight
+from muster.kube.counters import rises
 
 CHECK: Final = "gpu"
 THROTTLE: Final[Mapping[int, str]] = {

@@ -17,11 +17,11 @@ import msgspec
 
 from muster.agent.aside import Aside
 from muster.agent.check import Cost, Setup
-from muster.agent.checks.grpcunix import CallError
 from muster.agent.checks.http import HttpError, check_url, get
 from muster.agent.checks.runtimestatus import NETWORK_READY, RUNTIME_READY, runtime_status
 from muster.agent.checks.sights import Findings, Seen, Sight
 from muster.fleet.health.finding import Finding
+from muster.kube.connection.grpcunix import CallError
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_void_p
 from typing import Final, TypeVar
 
-from muster.agent.checks.counters import NUMBER_MAX
 from muster.agent.checks.gpusample import CHECK, Gpu
 from muster.agent.checks.nvml import (
     CORRECTED,
@@ -24,6 +23,7 @@ from muster.agent.checks.nvml import (
     NvmlError,
 )
 from muster.fleet.health.patterns import pci_address
+from muster.kube.counters import NUMBER_MAX
 
 T = TypeVar("T")
 

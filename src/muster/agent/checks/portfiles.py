@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from muster.agent.checks.files import names_in, number_of, text_of
 from muster.agent.checks.ports import COUNTERS, HW_COUNTERS, Port
+from muster.kube.smallfiles import names_in, number_of, text_of
 
 _IFF_UP: Final = 1
 _UP: Final = {"up": True, "down": False, "lowerlayerdown": False, "dormant": False}

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from statistics import median
 from typing import Final, NamedTuple
 
-from muster.agent.checks.counters import rise
 from muster.agent.checks.sights import Seen, Sight
+from muster.kube.counters import rise
 
 CHECK: Final = "port"
 COUNTERS: Final[Mapping[str, int]] = {

@@ -18,6 +18,7 @@ from muster.agent.check import Cost, Setup
 from muster.agent.checks.sights import Findings, Seen, Sight
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.peers import UNREACHED, Member, choose
+from muster.kube.addresses import is_address
 
 NAME: Final = "reach"
 PERIOD_S: Final = 15.0
@@ -48,12 +49,18 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Peers:
-    """The peers of one node, from a file. If the file is missing or invalid, the last valid peers stay."""
+    """The peers of one node, from a file. If the file is missing or invalid, the last valid peers stay.
+
+    Peers without an IP address are not probed: names are not resolved, and a wrong address is not evidence.
+    """
 
     def __init__(self, node: str, file: Path) -> None:
         self._node, self._file = node, file
         self._read: tuple[int, int, int] | None = None
-        self._peers: tuple[Member, ...] = ()
+        self.last: tuple[Member, ...] = ()
+        """The peers of the last call of `now`."""
+        self.members = 0
+        """The number of nodes in the file."""
         self.problem = "not read yet"
         """Why the file is not valid; "" if it is."""
 
@@ -63,18 +70,19 @@ class Peers:
             stat = self._file.stat()
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if seen != self._read:
-                self._peers, self.problem = self._of_file(), ""
+                self.last, self.problem = self._of_file(), ""
                 self._read = seen
         except (OSError, ValueError) as error:
             self.problem = f"{self._file}: {error}"
-        return self._peers
+        return self.last
 
     def _of_file(self) -> tuple[Member, ...]:
         with self._file.open("rb") as file:
             members = msgspec.json.decode(file.read(_FILE_BYTES_MAX), type=list[Member])
+        self.members = len(members)
         by_name = {member.name: member for member in reversed(members)}
         chosen = choose(members, only=self._node).get(self._node, ())
-        return tuple(by_name[name] for name in chosen if by_name[name].address)
+        return tuple(by_name[name] for name in chosen if is_address(by_name[name].address))
 
 
 class ReachCheck:
@@ -105,7 +113,7 @@ class ReachCheck:
 
 
 async def reach(address: str, port: int) -> str:
-    """Return why an address cannot be reached after two attempts; "" if it answers."""
+    """Return why an IP address cannot be reached after two attempts; "" if it answers."""
     why = ""
     for _ in range(_TRIES):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from muster.agent.checks.grpcunix import CallError, call, fields_of
+from muster.kube.connection.grpcunix import CallError, call, fields_of
 
 METHOD: Final = "/runtime.v1.RuntimeService/Status"
 RUNTIME_READY: Final = "RuntimeReady"

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import yaml
 
 from muster.api.configtext import place_text
-from muster.api.marked import NotYaml, documents
+from muster.api.marked import NotYaml, documents, value_at
 from muster.cli.errors import BadInput
 
 KINDS: Final = ("policy", "remediation", "preflight")
@@ -59,10 +59,10 @@ def texts(source: str, text: str, kind: str | None) -> list[Text]:
 
 def _of_config_map(root: yaml.MappingNode, source: str, text: str) -> Iterator[Text]:
     """Yield each key of a ConfigMap's data as a text whose lines and columns are those of the file."""
-    if getattr(_at(root, "kind"), "value", "") != "ConfigMap":
+    if getattr(value_at(root, "kind"), "value", "") != "ConfigMap":
         return
     for kind in KINDS:
-        node = _at(root, "data", f"{kind}.yaml")
+        node = value_at(root, "data", f"{kind}.yaml")
         if not isinstance(node, yaml.ScalarNode):
             continue
         if node.style != "|":
@@ -77,17 +77,9 @@ def _of_config_map(root: yaml.MappingNode, source: str, text: str) -> Iterator[T
 
 def _of_values(root: yaml.MappingNode, source: str) -> Iterator[Text]:
     for kind, path in _IN_VALUES.items():
-        node = _at(root, *path)
+        node = value_at(root, *path)
         if isinstance(node, yaml.MappingNode) and node.value:
             yield Text(kind, source, node)
-
-
-def _at(root: yaml.Node, *path: str) -> yaml.Node | None:
-    node: yaml.Node | None = root
-    for name in path:
-        items = node.value if isinstance(node, yaml.MappingNode) else ()
-        node = next((value for key, value in items if getattr(key, "value", None) == name), None)
-    return node
 
 
 def _kind_of(source: str, fields: list[str]) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _NODES, _GPUS = 4, 8
 _LOG_MIN_FILES = 2
+
+_SPINNER_COLUMNS: Final = 4
 
 
 @click.command()
@@ -266,12 +268,17 @@ def translated() -> Iterator[None]:
         ) from None
 
 
+def _on_one_line(text: str, columns: int) -> str:
+    """Return a text that a narrow terminal does not wrap: a spinner on two lines leaves remains of each stage."""
+    return text if len(text) <= columns else f"{text[: max(columns - 1, 1)]}…"
+
+
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """Show the current stage of a wait: a spinner on a terminal, else a line on stderr for each new stage."""
     if interactive():
         with console().status(what) as shown:
-            yield lambda stage: shown.update(f"{what}: {stage}")
+            yield lambda stage: shown.update(_on_one_line(f"{what}: {stage}", console().width - _SPINNER_COLUMNS))
         return
     last = ""
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
-import signal
-import sys
 from pathlib import Path
 
 import click
@@ -17,6 +13,7 @@ from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.names import namespace as namespace_name
 from muster.cli.processes.listening import address
 from muster.kube.errors import ConfigError
+from muster.kube.running import log_to_stderr, stop_on_signals
 
 _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
@@ -52,9 +49,7 @@ def command(
     for option, key in (("--team-key", team_key), ("--namespace-key", namespace_key or team_key)):
         if not _LABEL.fullmatch(key):
             raise BadInput(f"{option} {key!r} is not a label key", "use NAME or DOMAIN/NAME, as in muster.dev/team")
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(log_level)
     options = AdmissionOptions(
         kubeconfig=kubeconfig,
         listen=listen,
@@ -73,7 +68,4 @@ def command(
 
 
 async def _main(options: AdmissionOptions) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await run_admission(options, stop)
+    await run_admission(options, stop_on_signals())

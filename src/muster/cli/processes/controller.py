@@ -7,14 +7,11 @@ import gc
 import logging
 import os
 import secrets
-import signal
 import socket
-import sys
-from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 from urllib.parse import urlsplit
 
 import click
@@ -27,13 +24,17 @@ from muster.cli.names import finite, valid_namespace
 from muster.cli.names import namespace as namespace_name
 from muster.cli.processes.listening import address
 from muster.cli.teams.team_key import read_team_key, until_team_key_changes
+from muster.controlplane.ports import free_port
 from muster.kube.client import Client
+from muster.kube.connection.cachedtransport import cached_transport
 from muster.kube.connection.config import load_config
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
 from muster.kube.informers import Informers
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector, Term
+from muster.kube.running import log_to_stderr, run_until, stop_on_signals
 from muster.manager.controllers import Parts, Shared, works_of
+from muster.network.uplink.program import HubServer, add_page, hub_server
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
@@ -43,12 +44,12 @@ from muster.trainingjobs.pods.stores import CacheMode, CacheVolume
 from muster.trainingjobs.rendezvous.secrets import InstallationSecrets, ephemeral, load_or_create
 from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
 from muster.trainingjobs.rendezvous.ticket_key import keep_published
-from muster.trainingjobs.rendezvous.tokens import TokenReviewer
+from muster.trainingjobs.rendezvous.tokens import pod_reviewer
 from muster.trainingjobs.snapshot import EXCLUSION_S
 
 log = logging.getLogger(__name__)
 
-_STOP_S = 10.0
+_USER_AGENT = "muster-controller"
 GARBAGE_AFTER = (50_000, 20, 100)
 """Thresholds of Python's garbage collector. Most objects here are nodes and pods that live long: with Python's default
 of 700 the collector takes 0.2 of 2.7 CPU seconds while 5,000 pods are bound.
@@ -74,10 +75,14 @@ class ControllerOptions:
         health: run remediation as the ConfigMap `muster-health` configures it.
         preflight: test nodes with GPUs as the ConfigMap `muster-preflight` configures it.
         preflight_required: use nodes with GPUs only after they have passed their tests.
+        break_glass: remove blocks of accounts that have ended (`muster doctor block`).
+        uplink_listen: host and port for network agents that share the uplink's budget; None: there is no budget.
         step_image: image of the pods that reset or reboot a machine; `muster_image` if empty.
         lease_duration_s: another replica takes over this long after the last renewal.
         exclusion_s: a replacement pod waits this long for another node before it may use an excluded one.
         cache: how pods of jobs reach the node cache; None: they do not use one.
+        read_cache: URL of a read cache for lists, gets and watches; "" for none.
+        read_cache_ca: its certificate authorities, PEM; None: those of the cluster.
     """
 
     kubeconfig: Path | None = None
@@ -94,10 +99,14 @@ class ControllerOptions:
     health: bool = False
     preflight: bool = False
     preflight_required: bool = False
+    break_glass: bool = False
+    uplink_listen: tuple[str, int] | None = None
     step_image: str = ""
     lease_duration_s: float = LEASE_DURATION_S
     exclusion_s: float = EXCLUSION_S
     cache: CacheVolume | None = None
+    read_cache: str = ""
+    read_cache_ca: Path | None = None
 
 
 async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> None:
@@ -105,9 +114,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     progress = Progress(registry=REGISTRY)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(
-            Client(load_config(options.kubeconfig), user_agent="muster-controller")
-        )
+        client = await stack.enter_async_context(_client(options))
         shadow = Shadow(scheduler_metrics()) if options.shadow else None
         kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
         elector = _elector(client, options, identity)
@@ -116,8 +123,16 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         jobs, url = await _training_jobs(
             stack, client, informers, options, kept, elector, shadow, identity, progress, team_key
         )
+        hub: HubServer | None = None
+        if options.uplink_listen is not None and not options.shadow:
+            hub = await stack.enter_async_context(
+                hub_server(client, options.namespace, *options.uplink_listen, progress)
+            )
+            log.info("network agents connect to %s:%d", options.uplink_listen[0], hub.port)
         if options.metrics_listen is not None:
             app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
+            if hub is not None:
+                add_page(app, hub.hub)
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors connect to %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
@@ -138,8 +153,10 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             scaling=options.scaling,
             health=options.health,
             preflight=options.preflight,
+            blocks=options.break_glass,
+            uplink=hub.hub if hub is not None else None,
         )
-        works = [jobs.run(), elector.run()]
+        works = [jobs.run(), elector.run(), *([hub.work] if hub is not None else [])]
         if options.cache is not None and not options.shadow:
             fenced = elector.fence(client)
 
@@ -158,7 +175,15 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         )
         if options.teams:
             works.append(until_team_key_changes(client, options.namespace, team_key))
-        await _until(stop, works)
+        await run_until(stop, works)
+
+
+def _client(options: ControllerOptions) -> Client:
+    config = load_config(options.kubeconfig)
+    transport = None
+    if options.read_cache:
+        transport = cached_transport(config, options.read_cache, options.read_cache_ca, user_agent=_USER_AGENT)
+    return Client(config, user_agent=_USER_AGENT, transport=transport)
 
 
 def _elector(client: Client, options: ControllerOptions, identity: str) -> LeaderElector:
@@ -189,7 +214,7 @@ async def _training_jobs(
 ) -> tuple[TrainingJobController, str]:
     """Start the server for supervisors, then create the controller of training jobs with the server's port."""
     host, port = options.listen
-    port = port or _free_port(host)
+    port = port or free_port(address=host)  # pods need its number before the server listens
     url = options.advertise_url or f"https://{_bracketed(host)}:{port}"
     jobs = TrainingJobController(
         client,
@@ -211,30 +236,9 @@ async def _training_jobs(
     if not options.shadow:
         names = dict.fromkeys([urlsplit(url).hostname or host, "127.0.0.1", "localhost"])
         pair = kept.authority.issue_server("muster-controller", names)
-        app = RendezvousServer(jobs, jobs.members, TokenReviewer(client)).app()
+        app = RendezvousServer(jobs, jobs.members, pod_reviewer(client)).app()
         await stack.enter_async_context(serve_tls(app, pair, host, port, jobs.strain))
     return jobs, url
-
-
-async def _until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all tasks until `stop`. If one fails, the others are cancelled and its error is raised."""
-    tasks = [asyncio.create_task(work) for work in works]
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in (*tasks, stopped):
-            task.cancel()
-        await asyncio.wait([*tasks, stopped], timeout=_STOP_S)
-
-
-def _free_port(host: str) -> int:
-    """Return a free port. Pods need its number before the server listens."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def _bracketed(host: str) -> str:
@@ -268,6 +272,12 @@ def _bracketed(host: str) -> str:
 )
 @click.option("--preflight", is_flag=True, help="Test nodes with GPUs, as the ConfigMap muster-preflight configures.")
 @click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only after they have passed their tests.")
+@click.option("--break-glass", is_flag=True, help="Remove blocks of accounts that have ended (muster doctor block).")
+@click.option(
+    "--uplink-listen",
+    callback=address,
+    help="Address for network agents, to share the uplink's budget of the ConfigMap muster-network; none by default.",
+)
 @click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
 @click.option(
     "--lease-duration",
@@ -304,6 +314,12 @@ def _bracketed(host: str) -> str:
     metavar="NAME",
     help="Namespace that has the claim, for --cache-volume claim; repeatable. Jobs of others do not use a cache.",
 )
+@click.option("--read-cache", default="", metavar="URL", help="Read through this read cache; writes do not use it.")
+@click.option(
+    "--read-cache-ca",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="PEM file with the authorities of the read cache (those of the cluster).",
+)
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
     kubeconfig: Path | None,
@@ -320,12 +336,16 @@ def command(
     health: bool,
     preflight: bool,
     preflight_required: bool,
+    break_glass: bool,
+    uplink_listen: tuple[str, int] | None,
     step_image: str,
     lease_duration: float,
     exclusion: float,
     cache_volume: CacheMode | None,
     cache_dir: str,
     cache_namespaces: tuple[str, ...],
+    read_cache: str,
+    read_cache_ca: Path | None,
     log_level: str,
 ) -> None:
     """Run the controllers (the chart starts it)."""
@@ -341,11 +361,11 @@ def command(
         )
     if not cache_dir.startswith("/"):
         raise BadInput(f"--cache-dir {cache_dir!r} is not an absolute path", f"{CACHE_DIRECTORY} is usual")
+    if read_cache_ca and not read_cache:
+        raise BadInput("--read-cache-ca needs --read-cache", "give the URL of the read cache, or leave both out")
     if lease_duration < 1:
         raise BadInput(f"--lease-duration {lease_duration:g} is too short", "use 1 s or more; 15 is usual")
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(log_level)
     options = ControllerOptions(
         kubeconfig=kubeconfig,
         listen=listen,
@@ -361,10 +381,14 @@ def command(
         health=health,
         preflight=preflight,
         preflight_required=preflight_required,
+        break_glass=break_glass,
+        uplink_listen=uplink_listen,
         step_image=step_image,
         lease_duration_s=lease_duration,
         exclusion_s=exclusion,
         cache=CacheVolume(mode=cache_volume, folder=cache_dir, namespaces=cache_namespaces) if cache_volume else None,
+        read_cache=read_cache,
+        read_cache_ca=read_cache_ca,
     )
     gc.set_threshold(*GARBAGE_AFTER)
     try:
@@ -378,7 +402,4 @@ def command(
 
 
 async def _main(options: ControllerOptions) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await run_controller(options, stop)
+    await run_controller(options, stop_on_signals())

@@ -14,6 +14,7 @@ from muster.admission.metrics import AdmissionMetrics
 from muster.agent.metrics import METRICS as AGENT_METRICS
 from muster.api.generated import write_or_check
 from muster.data.cache.metrics import METRICS as CACHE_METRICS
+from muster.doctor.block.metrics import block_metrics
 from muster.fleet.balloons.metrics import balloon_metrics
 from muster.fleet.joins.metrics import join_metrics
 from muster.fleet.preflight.metrics import preflight_metrics
@@ -21,8 +22,20 @@ from muster.fleet.remediation.metrics import remediation_metrics
 from muster.fleet.scaling.metrics import scaling_metrics
 from muster.kube.metrics import kube_metrics
 from muster.kube.progress import Progress
+from muster.network.addresses.metrics import METRICS as ADDRESS_METRICS
+from muster.network.agent.metrics import METRICS as NETWORK_METRICS
+from muster.network.cni.metrics import CniMetrics
+from muster.network.shaping.metrics import ShapingMetrics
+from muster.network.traffic.exporter import METRICS as TRAFFIC_METRICS
+from muster.network.tuning.metrics import METRICS as TUNING_METRICS
+from muster.network.uplink.metrics import uplink_metrics
+from muster.readcache.metrics import METRICS as READCACHE_METRICS
+from muster.readcache.metrics import SERVER_METRICS
 from muster.scheduler.metrics import scheduler_metrics
 from muster.teams.metrics import teams_metrics
+from muster.telemetry.guard.accessmetrics import ACCESS_METRICS as GUARD_ACCESS_METRICS
+from muster.telemetry.guard.metrics import SERVER_METRICS as GUARD_SERVER_METRICS
+from muster.telemetry.guard.metrics import GuardMetrics
 from muster.trainingjobs.metrics import training_job_metrics
 
 PAGE: Final = Path(__file__).resolve().parents[4] / "docs/reference/metrics.md"
@@ -32,11 +45,14 @@ _HEAD: Final = f"""# Metrics
 
 <!-- Written by {_HOW}; change the metrics.py of a domain instead. -->
 
-Each process serves them at `/metrics` in the Prometheus text format. The controller uses port 9443 and the webhook
-9444; both are ports named `metrics` of their Services. The agent uses port 9446 of its node, and the data cache uses
-port 9448 of its pod. The chart's value `metrics.serviceMonitor.enabled` makes monitors for the Prometheus Operator.
-Every replica exports its own process. Metrics that only the leader knows are missing or outdated on a standby, so
-aggregate gauges with `max`.
+Each process serves them at `/metrics` in the Prometheus text format. The controller uses port 9443 and the
+webhook 9444; both are ports named `metrics` of their Services. The agent uses port 9446 of its node, the
+network agent uses port 9451 of its node, and the data cache uses port 9448 of its pod. The read cache uses
+port 9449, the read caches of nodes use port 9450 of their node, and the guard uses port 9452. On a cluster of
+`muster up` only the controller serves them ([where](../embedded.md#metrics)). The chart's value
+`metrics.serviceMonitor.enabled` makes monitors for the Prometheus Operator. Every replica exports its own
+process. Metrics that only the leader knows are missing or outdated on a standby, so aggregate gauges with
+`max`.
 
 prometheus_client adds `process_*` and `python_*` of the process in the controller and the webhook. A histogram has
 the samples `_bucket`, `_sum` and `_count`.
@@ -68,13 +84,18 @@ SECTIONS: Final[dict[str, dict[str, Callable[[CollectorRegistry], Any]]]] = {
         "Scaling (`fleet.scaling.enabled`)": scaling_metrics,
         "Preflight (`health.preflight.enabled`)": preflight_metrics,
         "Remediation (`health.enabled`)": remediation_metrics,
+        "The uplink's budget (`network.config.uplink.enabled`)": uplink_metrics,
+        "Blocked accounts (`doctor.breakGlass.enabled`)": block_metrics,
     },
     "`muster admission`": {"The webhook": AdmissionMetrics, "Requests, informers, events and loops": shared()},
 }
 """By process and part: the function that registers its metrics."""
 
 AGENT: Final = "`muster.agent`"
+READCACHE: Final = "`muster readcache`"
+GUARD: Final = "`muster guard`"
 CACHE: Final = "`muster.data.cache`"
+NETWORK: Final = "`muster network agent`"
 
 
 def families(make: Callable[[CollectorRegistry], Any]) -> Iterator[Metric]:
@@ -97,8 +118,42 @@ def by_process() -> dict[str, dict[str, list[Metric]]]:
     agent = [Metric(each.name, each.kind, each.labels, each.meaning) for each in AGENT_METRICS]
     cache = [Metric(each.name, each.kind, each.labels, each.meaning) for each in CACHE_METRICS]
     cache += families(lambda registry: Progress(registry=registry))
+    readcache = [
+        Metric(each.name, each.kind, each.labels, each.meaning) for each in (*SERVER_METRICS, *READCACHE_METRICS)
+    ]
     return found | {
+        READCACHE: {
+            "Clients and followed kinds (`readCache.enabled`)": readcache,
+            "Requests, informers, events and loops": list(families(shared())),
+        },
+        GUARD: {
+            "Requests of clients (`telemetry.guard.enabled`)": [
+                *families(GuardMetrics),
+                *(Metric(each.name, each.kind, each.labels, each.meaning) for each in GUARD_SERVER_METRICS),
+            ],
+            "Callers, budgets and configuration of the guard": [
+                Metric(each.name, each.kind, each.labels, each.meaning) for each in GUARD_ACCESS_METRICS
+            ],
+            "Loops": list(families(lambda registry: Progress(registry=registry))),
+        },
         AGENT: {"The agent of a node": agent},
+        NETWORK: {
+            "The network agent of a node (`network.enabled`)": [
+                Metric(each.name, each.kind, each.labels, each.meaning) for each in NETWORK_METRICS
+            ],
+            "Traffic (`network.config.traffic.enabled`)": [
+                Metric(each.name, each.kind, each.labels, each.meaning) for each in TRAFFIC_METRICS
+            ],
+            "Addresses of pods (`network.config.pods.enabled`)": [
+                Metric(each.name, each.kind, each.labels, each.meaning) for each in ADDRESS_METRICS
+            ],
+            "The CNI plugin (`network.config.pods.enabled`)": list(families(CniMetrics)),
+            "Limits on the uplink (`network.config.shaping.enabled`)": list(families(ShapingMetrics)),
+            "Kernel tables (`network.config.tuning.enabled`)": [
+                Metric(each.name, each.kind, each.labels, each.meaning) for each in TUNING_METRICS
+            ],
+            "Requests, informers, events and loops": list(families(shared())),
+        },
         CACHE: {"The data cache of a node (`data.cache.enabled`)": cache},
     }
 

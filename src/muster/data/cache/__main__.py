@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from muster.data.cache.program import main
+from muster.kube.garbage import loading
+
+with loading():
+    from muster.data.cache.program import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,15 +11,6 @@ _METADATA: Final = frozenset(
 """Services for machines that are not on link-local addresses: Azure, AWS (IPv6), Alibaba Cloud, Oracle Cloud."""
 
 
-def is_address(text: str) -> bool:
-    """Return whether the text is an IP address, and not a name."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def may_connect(text: str, loopback: bool) -> bool:
     """Return whether a store may have this IP address. Raises ValueError if the text is not one.
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from muster.data.cache.files import AREAS, Corrupt, Folder, Footer, Opened, Partial, Stamp, footer_bytes
+from muster.data.cache.files import AREAS, Corrupt, Folder, FolderInUse, Footer, Opened, Partial, Stamp, footer_bytes
 from muster.data.cache.health import DiskHealth, allowed_s
 from muster.data.cache.leases import Leases
 
@@ -98,11 +98,12 @@ class Disk:
         self._inodes_low = False
         self._threads = ThreadPoolExecutor(_THREADS, "disk")
         self._trial: asyncio.Task[None] | None = None
+        self._added_in_trial: set[str] | None = None
 
     async def start(self) -> None:
         """Claim the folder and list its files. Raises FolderInUse, OSError."""
         self.folder.claim()
-        await self.call(self._scan, 0, 600.0)
+        self._index(await self.call(self._files, 0, 600.0), set())
         await self.sweep()
 
     def close(self) -> None:
@@ -136,15 +137,13 @@ class Disk:
             raise DiskBypassed(self.health.reason)
         known = (entry.footer, entry.stamp) if entry.footer is not None and entry.stamp is not None else None
         try:
-            opened = await self.call(
-                lambda: self.folder.open(area, name, known), entry.bytes, dispose=lambda late: os.close(late.descriptor)
-            )
+            opened = await self.call(lambda: self._open(area, name, known), entry.bytes, dispose=_close)
         except Corrupt as error:
             self.corrupt += 1
             log.warning("removed a corrupt file: %s", error)
             await self.remove(area, name)
             return None
-        except FileNotFoundError:
+        if opened is None:
             self._forget(area, name)
             return None
         entry.footer, entry.stamp = opened.footer, opened.stamp
@@ -185,6 +184,8 @@ class Disk:
         self.entries[area][footer.name] = Entry(size, footer, stamp)
         self.used[area] += size
         self.free_bytes -= size
+        if self._added_in_trial is not None:
+            self._added_in_trial.add(footer.name)
 
     async def footers(self, area: str) -> list[tuple[str, Footer]]:
         """Names and footers of all files, verified or not. Raises DiskBypassed."""
@@ -243,8 +244,7 @@ class Disk:
     ) -> T:
         """Run a blocking call on `count` bytes in a thread, and judge the disk by it.
 
-        Raises DiskBypassed if the disk fails or hangs, Corrupt and FileNotFoundError. A result that comes too late
-        goes to `dispose`.
+        Raises DiskBypassed if the disk fails or hangs, and Corrupt. A result that comes too late goes to `dispose`.
         """
         self._used_since_probe = self._used_since_probe or count > 0
         began_s = self._clock()
@@ -261,8 +261,6 @@ class Disk:
             raise DiskBypassed(self.health.reason)
         try:
             result = future.result()
-        except FileNotFoundError:
-            raise
         except OSError as error:
             self.failed(error)
             raise DiskBypassed(self.health.reason) from None
@@ -276,30 +274,66 @@ class Disk:
         self.health.fail(code)
 
     async def _try(self) -> None:
+        added = self._added_in_trial = set()
+        try:
+            await self._try_out(added)
+        finally:
+            self._added_in_trial = None
+
+    async def _try_out(self, added: set[str]) -> None:
+        """Try the disk. `added` has the names of files that are added until this ends."""
         began_s, in_use = self._clock(), self.health.usable
-        future = asyncio.wrap_future(self._threads.submit(self.folder.try_out, _TRIAL_BYTES))
+        future = asyncio.wrap_future(self._threads.submit(self._restore_and_try_out))
         done, _ = await asyncio.wait({future}, timeout=allowed_s(_TRIAL_BYTES) * _HANG_FACTOR)
         if not done:
             future.add_done_callback(lambda late: _dispose(late, None))
             self.health.fail("hangs: a trial did not end")
             return
         try:
-            future.result()
+            found = future.result()
         except OSError as error:
             self.failed(error)
             return
+        except FolderInUse as error:
+            log.warning("%s", error)
+            self.health.fail("another daemon uses the folder")
+            return
         seconds = self._clock() - began_s
+        if found is not None:
+            log.warning("the cache's folder %s was removed; it is there again", self.folder.root)
+            self._index(found, added)
         if in_use:
             self.health.record(_TRIAL_BYTES, seconds)
         elif self.health.passed(_TRIAL_BYTES, seconds):
             log.info("the cache's disk works again")
 
-    def _scan(self) -> None:
+    def _open(self, area: str, name: str, known: tuple[Footer, Stamp] | None) -> Opened | None:
+        try:
+            return self.folder.open(area, name, known)
+        except FileNotFoundError:
+            return None
+
+    def _restore_and_try_out(self) -> dict[str, list[tuple[str, int]]] | None:
+        """Try the disk. Return the files if the folder, or a part of it, was removed."""
+        found = self._files() if self.folder.restore() else None
+        self.folder.try_out(_TRIAL_BYTES)
+        return found
+
+    def _files(self) -> dict[str, list[tuple[str, int]]]:
+        """Return name and size of the files of each area, the one that was written last at the end."""
+        found = {}
         for area in AREAS:
-            found = sorted(self.folder.names(area), key=lambda file: file[2])
-            for name, size, _ in found:
-                self.entries[area][name] = Entry(size)
-                self.used[area] += size
+            files = sorted(self.folder.names(area), key=lambda file: file[2])
+            found[area] = [(name, size) for name, size, _ in files]
+        return found
+
+    def _index(self, found: dict[str, list[tuple[str, int]]], added: set[str]) -> None:
+        """Put the files that were found in place of the index, except those added since: the list may lack these."""
+        for area, files in found.items():
+            late = {name: entry for name, entry in self.entries[area].items() if name in added}
+            listed = ((name, Entry(size)) for name, size in files if name not in late)
+            self.entries[area] = OrderedDict([*listed, *late.items()])
+            self.used[area] = sum(entry.bytes for entry in self.entries[area].values())
 
     def _forget(self, area: str, name: str) -> int:
         entry = self.entries[area].pop(name, None)
@@ -340,6 +374,11 @@ class Disk:
             if self._inodes_low:
                 self._measured_s = -_MEASURE_S
                 await self._measure()
+
+
+def _close(late: Opened | None) -> None:
+    if late is not None:
+        os.close(late.descriptor)
 
 
 def _dispose(late: asyncio.Future[T], dispose: Callable[[T], object] | None) -> None:

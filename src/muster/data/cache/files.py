@@ -100,6 +100,26 @@ class Folder:
         for left in os.scandir(self.root / _PARTIAL):
             os.unlink(left.path)
 
+    def restore(self) -> bool:
+        """Make and claim again what was removed. Return whether files may be gone. Raises FolderInUse, OSError."""
+        if self._is_claimed():
+            missing = [self.root / area for area in (*AREAS, _PARTIAL) if not (self.root / area).is_dir()]
+            for folder in missing:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            return bool(missing)
+        self.release()
+        self.claim()
+        return True
+
+    def _is_claimed(self) -> bool:
+        """Return whether the lock of this process is that of the folder."""
+        if self._lock is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._lock), os.stat(self.root / "lock"))
+        except FileNotFoundError:
+            return False
+
     def release(self) -> None:
         """Let another process claim the folder."""
         if self._lock is not None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections import OrderedDict
-from typing import Final
 
-BASE: Final = 0x1000
-"""This bit is in no mask of kube-proxy (0x4000, 0x8000), Cilium (0x0f00), Calico (0xffff0000) or the AWS CNI (0x80)."""
-MAX_MARKS: Final = 127
-"""Marks are BASE + 1 to BASE + 127. Further jobs share BASE."""
+from muster.api.socket_marks import BASE, MAX_MARKS
 
 
 class Marks:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from muster.data.cache.accounts import OTHER, SOURCES, Account
 from muster.data.cache.files import AREAS
 from muster.data.cache.node import Node
+from muster.kube.described import Described, family
 
 MAX_LABELS: Final = 64
 """Jobs with series of their own: those whose readers came last. The series of another job end."""
-
-
-class Described(NamedTuple):
-    """A metric of the node cache."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    meaning: str
 
 
 READ: Final = Described(
@@ -91,9 +83,6 @@ METRICS: Final = (
     EVICTED,
 )
 
-Samples = Iterator[tuple[tuple[str, ...], float]]
-"""Values of labels, and the value."""
-
 
 class CacheMetrics(Collector):
     """The metrics of a node cache.
@@ -112,11 +101,11 @@ class CacheMetrics(Collector):
         node, disk, fetcher = self._node, self._node.disk, self._node.fetcher
         accounts = labelled(node.accounts.all())
         jobs = [(account.name, account) for account in accounts]
-        yield _family(READ, (((name, each), getattr(job, each)) for name, job in jobs for each in SOURCES))
-        yield _family(READERS, (((name,), job.readers) for name, job in jobs))
-        yield _family(BLOCKS, iter(((("hit",), fetcher.hits), (("miss",), fetcher.misses))))
-        yield _family(USED, (((area,), disk.used[area]) for area in AREAS))
-        yield _family(FILES, (((area,), len(disk.entries[area])) for area in AREAS))
+        yield family(READ, (((name, each), getattr(job, each)) for name, job in jobs for each in SOURCES))
+        yield family(READERS, (((name,), job.readers) for name, job in jobs))
+        yield family(BLOCKS, iter(((("hit",), fetcher.hits), (("miss",), fetcher.misses))))
+        yield family(USED, (((area,), disk.used[area]) for area in AREAS))
+        yield family(FILES, (((area,), len(disk.entries[area])) for area in AREAS))
         for metric, value in (
             (SIZE, disk.limits.size_bytes),
             (FREE, disk.free_bytes),
@@ -128,7 +117,7 @@ class CacheMetrics(Collector):
             (CORRUPT, disk.corrupt),
             (EVICTED, disk.evicted_bytes),
         ):
-            yield _family(metric, iter([((), float(value))]))
+            yield family(metric, iter([((), float(value))]))
         yield from self._of_peers()
 
     def _of_peers(self) -> Iterable[Metric]:
@@ -140,9 +129,9 @@ class CacheMetrics(Collector):
             (SHARD_COPIES, peering.copies.outcomes),
             (SHARD_RESTORES, peering.restorer.outcomes),
         ):
-            yield _family(metric, (((outcome,), count) for outcome, count in sorted(outcomes.items())))
-        yield _family(PEERS_SKIPPED, iter([((), float(len(peering.standing.skipped())))]))
-        yield _family(PEER_CONNECTIONS, iter([((), float(peering.server.connections))]))
+            yield family(metric, (((outcome,), count) for outcome, count in sorted(outcomes.items())))
+        yield family(PEERS_SKIPPED, iter([((), float(len(peering.standing.skipped())))]))
+        yield family(PEER_CONNECTIONS, iter([((), float(peering.server.connections))]))
 
 
 def labelled(accounts: dict[str, Account]) -> list[Account]:
@@ -150,11 +139,3 @@ def labelled(accounts: dict[str, Account]) -> list[Account]:
     newest = [account for job, account in accounts.items() if job != OTHER][-MAX_LABELS:]
     by_name = {account.name: account for account in newest}
     return [accounts[OTHER], *by_name.values()]
-
-
-def _family(metric: Described, samples: Samples) -> Metric:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.meaning, labels=metric.labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from muster.data.cache.accounts import Accounts
-from muster.data.cache.addresses import is_address
 from muster.data.cache.blocks import StoreIdentity
 from muster.data.cache.disk import BLOCKS, SHARDS, Disk
 from muster.data.cache.downloads import Busy, Downloads
@@ -22,6 +21,7 @@ from muster.data.cache.rates import Rates
 from muster.data.cache.shares import Shares
 from muster.data.cache.stores import SharedStores
 from muster.data.cache.trust import Trust, Who
+from muster.kube.addresses import is_address
 from muster.sdk.data.errors import Unavailable
 from muster.sdk.data.wire import Message
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from muster.data.cache.addresses import is_address, may_connect
+from muster.data.cache.addresses import may_connect
 from muster.data.cache.blocks import StoreIdentity
+from muster.kube.addresses import is_address
 from muster.sdk.data.access import Access
 from muster.sdk.data.credentials import Given
 from muster.sdk.data.errors import WrongStore

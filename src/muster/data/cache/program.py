@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from muster.data.cache.session import Session
 from muster.data.peers.peering import Peering, TicketKeys
 from muster.data.peers.reader_holder import ReaderHolder
 from muster.kube.progress import Progress
+from muster.kube.running import log_to_stderr, stop_on_signals
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -59,7 +59,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM. Returns the exit status: 0, or 2 if the arguments or the folder are wrong."""
     options = parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     drop_ambient_credentials()
     status = 0
     try:
@@ -74,10 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def run(options: Options) -> None:
     """Serve readers until the process is asked to end. Raises FolderInUse, OSError."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     disk = Disk(Folder(options.state_dir, options.read_dir), options.limits)
     await disk.start()
     marks = Marks(options.socket_marks)

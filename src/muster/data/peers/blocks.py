@@ -145,7 +145,7 @@ class PeerBlocks:
             self._standing.succeeded(peer.address)
         elif code == Code.WRONG_BYTES:
             self._standing.lied(peer.address)
-        elif code == Code.NO_READER:
+        elif code in (Code.NO_READER, Code.ENDED):
             if len(self._absent) >= _ABSENT_MAX:
                 self._absent.clear()
             self._absent[(gang.uid, peer.address)] = time.monotonic() + _ABSENT_S

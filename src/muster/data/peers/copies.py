@@ -107,7 +107,7 @@ class Copies:
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
         self.outcomes[code] += 1
-        if code not in ("ok", Code.NO_READER):
+        if code not in ("ok", Code.NO_READER, Code.ENDED):
             self._warn_once(order.gang, f"the cache of slot {order.partner.slot} does not take them ({code})")
 
     async def _try(self, order: _Order) -> str:
@@ -149,4 +149,4 @@ class Copies:
             )
 
 
-_FINAL: Final = frozenset({"ok", Code.MISSING, Code.NO_ROOM, Code.WRONG_BYTES, Code.MALFORMED})
+_FINAL: Final = frozenset({"ok", Code.ENDED, Code.MISSING, Code.NO_ROOM, Code.WRONG_BYTES, Code.MALFORMED})

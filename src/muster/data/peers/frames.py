@@ -20,6 +20,7 @@ import struct
 from typing import Any, Final
 
 from muster.data.peers.holder import STORE_CODES
+from muster.kube import frames
 
 VERSION: Final = 1
 HANDSHAKE_BYTES_MAX: Final = 1024
@@ -27,7 +28,6 @@ MESSAGE_BYTES_MAX: Final = 512 << 10
 CHUNK_BYTES: Final = 1 << 20
 HANDSHAKE_S: Final = 5.0
 _MAC_BYTES: Final = 32
-_LENGTH: Final = struct.Struct(">I")
 
 Message = dict[str, Any]
 
@@ -45,6 +45,7 @@ class Code:
 
     BUSY: Final = "busy"  # too many connections
     NO_READER: Final = "no-reader"  # the node has no reader of this gang
+    ENDED: Final = "ended"  # a newer attempt of the job has readers here
     WRONG_KEY: Final = "wrong-key"
     MALFORMED: Final = "malformed"
     VERSION: Final = "version"
@@ -87,7 +88,7 @@ class Stream:
     async def send(self, message: Message) -> None:
         """Send a message. Raises OSError."""
         body = encode(message)
-        self.writer.write(_LENGTH.pack(len(body)) + body + self._mac(self._send_key, self._sent, body))
+        self.writer.write(frames.frame(body) + self._mac(self._send_key, self._sent, body))
         self._sent += 1
         await self.writer.drain()
 
@@ -191,14 +192,14 @@ def decode(body: bytes) -> Message:
 
 async def read_frame(reader: asyncio.StreamReader, limit_bytes: int) -> bytes:
     """Read one frame. Raises PeerError if it is too long, IncompleteReadError at the end, OSError."""
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    if length > limit_bytes:
-        raise PeerError(Code.MALFORMED, f"a frame of {length} bytes is longer than {limit_bytes}")
-    return await reader.readexactly(length)
+    try:
+        return await frames.read_frame(reader, limit_bytes)
+    except frames.FrameTooLong as error:
+        raise PeerError(Code.MALFORMED, str(error)) from None
 
 
 async def write_frame(writer: asyncio.StreamWriter, message: Message) -> None:
     """Write one frame of the handshake. Raises OSError."""
     body = encode(message)
-    writer.write(_LENGTH.pack(len(body)) + body)
+    writer.write(frames.frame(body))
     await writer.drain()

@@ -125,6 +125,11 @@ class Gangs:
         gang = self._gangs.get(uid)
         return gang if gang is not None and gang.attempt == attempt else None
 
+    def ended(self, uid: str, attempt: int) -> bool:
+        """Return whether a newer attempt of the job has begun here."""
+        gang = self._gangs.get(uid)
+        return gang is not None and gang.attempt > attempt
+
     def serves(self, gang: Gang) -> bool:
         """Return whether the gang is still served; false after a newer attempt has begun here."""
         return self._gangs.get(gang.uid) is gang

@@ -133,9 +133,9 @@ class Restorer:
                     answer = await self._connections.ask(stream, {"op": "catalog"})
                 names = _names(answer.get("shards"))
             except PeerError as error:
-                if error.code != Code.NO_READER:
+                if error.code not in (Code.NO_READER, Code.ENDED):
                     self._standing.failed(peer.address)
-                elif patient and time.monotonic() < gang.began_s + START_S:
+                elif error.code == Code.NO_READER and patient and time.monotonic() < gang.began_s + START_S:
                     await asyncio.sleep(_POLL_S)
                     continue
                 break
@@ -185,7 +185,7 @@ class Restorer:
     def _judge(self, peer: Peer, code: str) -> None:
         if code == Code.WRONG_BYTES:
             self._standing.lied(peer.address)
-        elif code not in (Code.MISSING, Code.NO_READER):
+        elif code not in (Code.MISSING, Code.NO_READER, Code.ENDED):
             self._standing.failed(peer.address)
 
 

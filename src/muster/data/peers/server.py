@@ -191,12 +191,15 @@ class PeerServer:
                     await self._refuse(writer, Code.VERSION)
                 gang = self._gangs.find(greeting.uid, greeting.attempt)
                 if gang is None:
-                    await self._refuse(writer, Code.NO_READER)
+                    await self._refuse(writer, self._why_unknown(greeting.uid, greeting.attempt))
                 return gang, await serve_handshake(reader, writer, self._address, message, gang.key)
         finally:
             self._strangers[host] -= 1
             if not self._strangers[host]:
                 del self._strangers[host]
+
+    def _why_unknown(self, uid: str, attempt: int) -> str:
+        return Code.ENDED if self._gangs.ended(uid, attempt) else Code.NO_READER
 
     async def _refuse(self, writer: asyncio.StreamWriter, code: str, message: str = "") -> Never:
         self.refused[code] += 1
@@ -210,6 +213,10 @@ class PeerServer:
         assert task is not None
         gang.connections.add(task)
         try:
+            if not self._gangs.serves(gang):  # it ended during the handshake, and so did not cut this connection
+                code = self._why_unknown(gang.uid, gang.attempt)
+                await stream.send({"error": code})
+                raise PeerError(code)
             while True:
                 async with asyncio.timeout(IDLE_S):
                     message = await stream.receive()

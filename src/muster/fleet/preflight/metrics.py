@@ -5,10 +5,14 @@ from __future__ import annotations
 import weakref
 from collections import Counter as Count
 from collections.abc import Mapping
+from typing import Final, get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from muster.fleet.preflight.config import Level
 from muster.fleet.preflight.plan import State
+
+OUTCOMES: Final = ("passed", "failed", "inconclusive", "refused")
 
 
 class PreflightMetrics:
@@ -24,6 +28,9 @@ class PreflightMetrics:
             ["level", "outcome"],
             registry=registry,
         )
+        for level in get_args(Level):  # from 0 on, so that the first test of a level shows in `increase`
+            for outcome in OUTCOMES:
+                self.results.labels(str(level), outcome)
         self.seconds = Histogram(
             "muster_preflight_test_seconds",
             "Duration of tests.",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from statistics import median
 from subprocess import DEVNULL, PIPE, Popen
 
@@ -32,7 +34,8 @@ def run(context: Context) -> None:
     if len(devices) < 2:
         context.skip("there is one GPU only")
         return
-    _run(context, devices, _LOOPBACK, free_port(), 0, len(devices), "all_reduce_bus_gb_per_s")
+    with held_port() as port:
+        _run(context, devices, _LOOPBACK, port, 0, len(devices), "all_reduce_bus_gb_per_s")
 
 
 def run_between_nodes(context: Context) -> None:
@@ -97,9 +100,13 @@ def _result(output: bytes, code: int) -> RankResult:
         return RankResult(error=f"the rank's process ended with exit code {code}")
 
 
-def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Choose a port of the loopback interface, and keep it from all that ask for any port until the context ends.
+
+    A rank that listens on it sets SO_REUSEADDR, as PyTorch and Python's servers do (socket(7)).
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((_LOOPBACK, 0))
+        yield holder.getsockname()[1]

@@ -1,9 +1,10 @@
-"""Metrics of GPU time: of backfilled gangs, idle while gangs wait, and the delay of gangs that take nodes back."""
+"""Metrics of GPUs: used and free, time of backfilled gangs, idle while gangs wait, and delays by backfilled gangs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from muster.scheduler.explain.gpu_states import gpu_states
 from muster.scheduler.explain.idle_gpus import IdleWhy, idle_gpus
 from muster.scheduler.gangs.gang import Gang
 from muster.scheduler.metrics import SchedulerMetrics
@@ -20,6 +21,8 @@ class GpuTime:
 
     def __init__(self, metrics: SchedulerMetrics) -> None:
         self._metrics = metrics
+        for why in IdleWhy:  # `rate` does not see a series' first value
+            metrics.idle_gpu_seconds.labels(why.value)
         self._last: float | None = None
         self._next = 0.0
         self._backfilled = 0
@@ -42,6 +45,8 @@ class GpuTime:
             self._next = now + SAMPLE_S
             self._backfilled = sum(_gpus_of(gang) for gang in snapshot.backfilled.values())
             self._idle = idle_gpus(snapshot, plan)
+            for state, count in gpu_states(snapshot).items():
+                self._metrics.gpus.labels(state.value).set(count)
         self._delays(snapshot, plan, now)
 
     def _delays(self, snapshot: Snapshot, plan: Plan, now: float) -> None:

@@ -50,8 +50,12 @@ IDLE_S: Final = 600.0
 """Longest time between two looks, and the time until a model counts the time of running gangs again."""
 ASK_AGAIN_S: Final = 300.0
 """Interval of discovery while the kind is not served: a newer chart may be installed later."""
+RETRY_S: Final = 2.0
+"""First pause if the API server does not answer whether the kind is served. It doubles up to `ASK_AGAIN_S`."""
 MODEL_S: Final = 30.0
 """Minimum time between two models."""
+READ_S: Final = 30.0
+"""Time after which estimates begin without the stored history, if it cannot be read."""
 OUTCOMES_MAX: Final = 1000
 """Most outcomes of estimates that wait to be written."""
 TRIES: Final = 3
@@ -113,6 +117,12 @@ class RunRecorder:
         self._sent: tuple[StartCalibration | None, int] | None = None
         self._modelled: Runs | None = None
         self._model_due = 0.0
+        self._awaited_until = clock() + READ_S
+
+    @property
+    def known(self) -> bool:
+        """Whether the stored history was read, or is not awaited any more. Estimates before that would be wrong."""
+        return self._clock() >= self._awaited_until
 
     @property
     def count(self) -> int:
@@ -145,7 +155,7 @@ class RunRecorder:
         self._pod_runs.pod_ended(gang, record, at)
 
     def look(self, gangs: Mapping[str, Gang]) -> RunTimes | None:
-        """Add the gangs that have ended since the last call. Return a new model if one is due."""
+        """Add the gangs that have ended since the last call. Return a new model if one is due and history is known."""
         ended = dict(self._pod_runs.ended(gangs))
         for job, deleted_at in self._ended_jobs.values():
             gang = gangs.get(gang_key(job.namespace, job.name, job.uid))
@@ -157,7 +167,7 @@ class RunRecorder:
             self._runs = merged(self._runs, {uid[:TEXT_MAX]: rounded(run) for uid, run in ended.items()})
             self._loop.wake()
         now = self._clock()
-        if now < self._model_due:
+        if not self.known or now < self._model_due:
             return None
         self._count(overdue(self._jobs(), self._starts, now))
         if self._modelled is self._runs and now < self._model_due + IDLE_S:
@@ -180,11 +190,17 @@ class RunRecorder:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informer.run())
             await complete(NAME, self._informer)
+            self._awaited_until = 0.0
             await self._loop.run(self._once)
 
     async def _until_served(self) -> None:
-        asked = 0
-        while not await served(self._client, RunHistory.RESOURCE):
+        asked, retry_s = 0, RETRY_S
+        while not (answer := await served(self._client, RunHistory.RESOURCE)):
+            if answer is None:
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, ASK_AGAIN_S)
+                continue
+            self._awaited_until = 0.0
             asked += 1
             if asked == 2:
                 log.warning(

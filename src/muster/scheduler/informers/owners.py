@@ -133,14 +133,15 @@ async def expect_known(client: Client, state: ClusterState, gang: Gang, now: flo
         raise Conflict(409, "Conflict", f"{described(ref)} has changed")
 
 
-async def served(client: Client, resource: Resource) -> bool:
-    """Return whether the API server serves the kind; False also if it does not answer."""
+async def served(client: Client, resource: Resource) -> bool | None:
+    """Return whether the API server serves the kind; None if it does not answer."""
     try:
         answer = await client.request("GET", f"/apis/{resource.api_version}")
     except (ApiError, ConfigError) as error:
-        if not isinstance(error, NotFound):
-            log.warning("looking for %s: %s", resource.plural, error)
-        return False
+        if isinstance(error, NotFound):
+            return False
+        log.warning("looking for %s: %s", resource.plural, error)
+        return None
     return f'"name":"{resource.plural}"'.encode() in answer.replace(b" ", b"")
 
 

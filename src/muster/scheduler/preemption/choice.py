@@ -22,7 +22,8 @@ STEPS_MAX = 2000
 WORK_MAX = 200_000
 """Limit on calls of `fits` times the number of gangs: each call visits all of them."""
 SPARED_MAX = 256
-"""With more gangs than this, the search does not test for each one whether it may be spared."""
+"""With more gangs than this, greedy answers are not tested gang by gang for one that may be spared or completes them.
+`WORK_MAX` also limits the latter."""
 SPLITS_MAX = 256
 """Limit on answers tried if some victims may not leave together. `SPLIT_WORK_MAX` limits answers times gangs."""
 SPLIT_WORK_MAX = 3000
@@ -129,18 +130,38 @@ def _cover(
 ) -> frozenset[int]:
     """Return the cheapest indexes that are enough together with `given`; all of them are enough."""
     best = frozenset(places)
-    for order in _orders(victims, places):
-        answer = _enough(order, given, fits)
+    for answer in _answers(victims, places, given, fits):
         if _lost(victims, answer) < _lost(victims, best):
             best = answer
     return _search(victims, places, given, fits, best, steps_max)
 
 
-def _orders(victims: Sequence[Victim], places: Sequence[int]) -> Iterable[list[int]]:
-    """Yield orders of preemption: the cheapest first, the cheapest per node first, the largest first."""
-    yield sorted(places, key=lambda at: (victims[at].cost, at))
-    yield sorted(places, key=lambda at: (victims[at].cost / max(1, victims[at].nodes), at))
-    yield sorted(places, key=lambda at: (-victims[at].nodes, victims[at].cost, at))
+def _answers(
+    victims: Sequence[Victim], places: Sequence[int], given: frozenset[int], fits: Fits
+) -> Iterable[frozenset[int]]:
+    """Yield greedy answers: the cheapest first, the cheapest per node first, the largest first, and one more."""
+    per_node = sorted(places, key=lambda at: (victims[at].cost / max(1, victims[at].nodes), at))
+    yield _enough(sorted(places, key=lambda at: (victims[at].cost, at)), given, fits)
+    yield _enough(per_node, given, fits)
+    yield _enough(sorted(places, key=lambda at: (-victims[at].nodes, victims[at].cost, at)), given, fits)
+    if len(per_node) <= SPARED_MAX and len(per_node) * len(victims) <= WORK_MAX:
+        yield _enough(_completed(victims, per_node, given, fits), given, fits)
+
+
+def _completed(victims: Sequence[Victim], order: Sequence[int], given: frozenset[int], fits: Fits) -> Sequence[int]:
+    """Return the cheapest answer that consists of first ones of the order and another one.
+
+    One that would be enough with those before it is passed over, as a later one may be enough and cost less. Source:
+    Csirik, Frenk, Labbé and Zhang, Heuristics for the 0-1 min-knapsack problem, 1991.
+    """
+    best, first = order, list[int]()
+    for at in order:
+        answer = [*first, at]
+        if not fits(given | frozenset(answer)):
+            first = answer
+        elif _lost(victims, answer) < _lost(victims, best):
+            best = answer
+    return best
 
 
 def _enough(order: Sequence[int], given: frozenset[int], fits: Fits) -> frozenset[int]:

@@ -63,7 +63,7 @@ class Attempts:
         Args:
             key: the object, for messages.
             deadline: end of all attempts.
-            action: sends requests with obstore, and raises its exceptions.
+            action: sends requests with obstore, and raises its exceptions. A StoreError of its own passes unchanged.
             timeout_s: time for one request.
             operation: what the call does, for messages, such as READ.
             note: called with each failure.
@@ -75,6 +75,8 @@ class Attempts:
             client = self.client(deadline, timeout_s, retries)
             try:
                 result = action(client)
+            except StoreError:
+                raise
             except Exception as error:
                 failure = failure_of(error)
             else:

@@ -1,13 +1,16 @@
 """What the exceptions of obstore mean.
 
 They have no fields. Their text holds the HTTP status and the store's own error code (the element `Code` of the answer),
-which are stable, but also URLs and headers. So both are picked out here, and the text goes no further.
+which are stable, but also URLs and headers. So both are picked out here, and the text goes no further. Only where they
+explain nothing is the text kept, without all that may be secret.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
+
+from muster.sdk.data.redaction import redacted
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})\b")
 _CODE = re.compile(r"<Code>([A-Za-z0-9_.-]{1,60})</Code>")
@@ -94,6 +97,7 @@ class Failure(NamedTuple):
         connection: how the connection failed ("Connect", "Timeout", ...); "" if the store answered.
         request_id: for questions to the operators of the store.
         cause: why there is no connection: REFUSED, NAME or TLS; "" if the cause is another or not known.
+        text: what obstore said, without URLs and credentials; only of kind OTHER without a code.
     """
 
     kind: str
@@ -102,6 +106,7 @@ class Failure(NamedTuple):
     connection: str = ""
     request_id: str = ""
     cause: str = ""
+    text: str = ""
 
     @property
     def is_answer(self) -> bool:
@@ -115,10 +120,12 @@ class Failure(NamedTuple):
             return _CONNECTIONS[self.connection]
         parts = [str(self.status) if self.status else "", self.code]
         parts.append(f"(request {self.request_id})" if self.request_id else "")
-        return " ".join(part for part in parts if part) or "an answer that is not understood"
+        known = " ".join(part for part in parts if part) or "an answer that is not understood"
+        return f"{known}: {self.text}" if self.text else known
 
 
 INTERRUPTED = Failure(TEMPORARY, connection="Interrupted")  # an answer that ended early without an error
+LATE = Failure(TEMPORARY, connection="Late")
 
 _CONNECTIONS = {
     "Connect": "no connection",
@@ -127,6 +134,7 @@ _CONNECTIONS = {
     "Interrupted": "the connection broke",
     "Decode": "the answer was broken",
     "Unknown": "the connection failed",
+    "Late": "the time was over before all was sent",
 }
 _CAUSES = {
     REFUSED: "connection refused",
@@ -141,7 +149,9 @@ _SIGNS_OF_CAUSES = (  # in the text of hyper and rustls
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Classify an exception that obstore raised."""
+    """Classify an exception that obstore raised, or passed on: TimeoutError is ours, from an upload beyond its end."""
+    if isinstance(error, TimeoutError):
+        return LATE
     text = str(error)
     name = type(error).__name__
     status_match, code_match, id_match = _STATUS.search(text), _CODE.search(text), _REQUEST_ID.search(text)
@@ -151,7 +161,9 @@ def failure_of(error: BaseException) -> Failure:
     connection = connection_match[1] if connection_match else ""
     kind = _kind(name, text, status, code, connection)
     request_id = id_match[1] if id_match else ""
-    return Failure(kind, status, code, connection, request_id, _cause(text) if connection == "Connect" else "")
+    cause = _cause(text) if connection == "Connect" else ""
+    shown = redacted(f"{name}: {text}") if kind == OTHER and not code else ""
+    return Failure(kind, status, code, connection, request_id, cause, shown)
 
 
 def _cause(text: str) -> str:

@@ -222,7 +222,7 @@ class ObstoreStore(ChunkedStore):
             return self._obstore.put(
                 client,
                 path,
-                _parts(file, part, size, deadline),
+                self._parts(key, file, part, size, deadline),
                 use_multipart=True,
                 chunk_size=part,
                 max_concurrency=_PARTS_AT_ONCE,
@@ -231,6 +231,26 @@ class ObstoreStore(ChunkedStore):
         timeout_s = REQUEST_TIMEOUT_S + part / SLOWEST_UPLOAD_BYTES_PER_S
         with open(file_path, "rb") as file:
             return self._attempts.call(key, deadline, upload, timeout_s, WRITE, retries=_RETRIES_OF_A_PART)
+
+    def _parts(self, key: str, file: BinaryIO, part: int, size: int, deadline: Deadline) -> Iterator[bytes]:
+        """The file's bytes. obstore stops the upload and passes on what this raises.
+
+        Raises TimeoutError when the deadline has passed, and StoreError if the file cannot be read or became shorter.
+        """
+        sent = 0
+        while sent < size:
+            if deadline.passed():
+                raise TimeoutError("the deadline of the upload has passed")
+            problem = "became shorter during the upload. Upload it when nothing writes to it"
+            try:
+                file.seek(sent)
+                chunk = file.read(min(part, size - sent))
+            except OSError as error:
+                chunk, problem = b"", f"cannot be read: {error.strerror or error}"
+            if not chunk:
+                raise StoreError(f"{self.url}/{key}: the file {file.name} {problem}", self.url, key, "LocalFile")
+            sent += len(chunk)
+            yield chunk
 
     def _check_bucket(self, deadline: Deadline) -> None:
         """Raise WrongStore if the bucket does not exist: the answer to HEAD has no error code."""
@@ -282,20 +302,6 @@ def _content(data: bytes | str) -> bytes:
         with open(data, "rb") as file:
             return file.read()
     return bytes(data)
-
-
-def _parts(file: BinaryIO, part: int, size: int, deadline: Deadline) -> Iterator[bytes]:
-    """The file's bytes. Fails if the file becomes shorter or the deadline passes, and obstore then stops the upload."""
-    file.seek(0)
-    sent = 0
-    while sent < size:
-        if deadline.passed():
-            raise TimeoutError("the deadline of the upload has passed")
-        chunk = file.read(min(part, size - sent))
-        if not chunk:
-            raise EOFError("the file became shorter during the upload")
-        sent += len(chunk)
-        yield chunk
 
 
 def _unquoted(etag: str | None) -> str:

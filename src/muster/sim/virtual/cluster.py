@@ -22,6 +22,7 @@ from muster.kube.client import Client
 from muster.kube.connection.config import ClusterConfig
 from muster.kube.connection.transport import Answer
 from muster.kube.objects.struct import encode
+from muster.readcache.hub.limits import Limits
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.network import Calm, Fates, InProcessTransport, Server, Trace
 from muster.sim.virtual.process import Process
@@ -58,7 +59,7 @@ class VirtualCluster:
         self.trace = Trace()
         self._rng = rng
         seeded = random.Random(rng.getrandbits(64))
-        self.core = ApiCore(Store(log_capacity=LOG_CAPACITY), LoopClock(loop), seeded, SIGNING_KEY)
+        self.core = ApiCore(Store(limits=Limits(log_events=LOG_CAPACITY)), LoopClock(loop), seeded, SIGNING_KEY)
         self.server: Server = self.core
         """The server that handles the requests of clients: the API server, or a wrapper around it."""
         bootstrap(self.core, "")

@@ -202,13 +202,16 @@ class InProcessTransport:
             loop.call_later(fate.back_s, _settle, answered, said, context=self._server)
 
     @asynccontextmanager
-    async def chunks(self, path: str, *, params: Params, stall_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def chunks(
+        self, path: str, *, params: Params, stall_s: float, headers: Headers | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send a GET request, and yield its response in chunks."""
         fate = self._fates.watch(path)
         await asyncio.sleep(self._fates.delay_s())
         if fate.refused:
             raise NotSent(0, "ConnectionRefused", "simulated: connection refused")
-        request = Request("GET", path, dict(params), user=self._user)
+        sent_headers = {name.lower(): value for name, value in (headers or {}).items()}
+        request = Request("GET", path, dict(params), sent_headers, user=self._user)
         response = self._core.handle(request)
         now = asyncio.get_running_loop().time()
         if isinstance(response, WatchResponse):

@@ -10,7 +10,7 @@ from muster.api.names import WORKER_CONTAINER
 from muster.api.training_job_status import Fault
 from muster.kube.objects.container import ContainerStatus
 from muster.kube.objects.node import Node
-from muster.kube.objects.pod import Pod
+from muster.kube.objects.pod import Pod, PodCondition
 from muster.trainingjobs.attempts import start_failures
 from muster.trainingjobs.attempts.final_checkpoint import waits_for
 from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S, Evidence
@@ -99,7 +99,8 @@ def _seconds(moment: datetime | None, otherwise: float) -> float:
 def _pod(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
     disruption = next((c for c in pod.status.conditions if c.type == "DisruptionTarget" and c.status == "True"), None)
     if pod.finished:
-        if not pod.status.reason and (ended := _terminated(slot, pod, clock)) is not None:
+        ended = None if pod.status.reason else _terminated(slot, pod, clock)
+        if ended is not None and (disruption is None or ended.code == 0 or _ended_before(ended, disruption)):
             return ended
         reason = pod.status.reason or (disruption.reason if disruption else "")
         return Evidence(
@@ -121,6 +122,12 @@ def _pod(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence 
             time=_seconds(pod.metadata.deletion_timestamp, 0.0) - (pod.metadata.deletion_grace_period_seconds or 0),
         )
     return None
+
+
+def _ended_before(ended: Evidence, disruption: PodCondition) -> bool:
+    """Returns whether a container ended before the disruption of its pod began, so not because of it."""
+    began = disruption.last_transition_time
+    return began is not None and 0.0 < ended.time < began.timestamp()
 
 
 def _may_have_ended(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool:

@@ -50,7 +50,7 @@ _CODES: Final = "kubernetes pkg/kubelet/kuberuntime/kuberuntime_container.go"
 _LOST_PEER: Final = (
     r"connection (was )?reset by peer|connection closed by (remote )?peer|socket closed|broken pipe"
     r"|remote process exited|nccl ?(remote|system) ?error|unhandled system error|watchdog (caught|thread)"
-    r"|lost connection to"
+    r"|lost connection to|process_vm_(read|write)v\b.*no such process|transport retry (count|counter) exceeded"
 )
 
 TABLE: Final[tuple[Row, ...]] = (
@@ -76,6 +76,11 @@ TABLE: Final[tuple[Row, ...]] = (
         id="preempted", tier=2, kind="pod", reasons=("PreemptionByScheduler", "Preempting"), cause="infrastructure",
         what="The scheduler preempted the pod for a pod of higher priority", why="The cluster took the node back",
         source=_DISRUPTION,
+    ),
+    Row(
+        id="gang-not-bound", tier=2, kind="pod", reasons=("GangNotBound",), cause="infrastructure",
+        what="The scheduler could not bind the whole gang in time, so it released the members that were bound",
+        why="The program had not started", source="muster.scheduler.plan.RemoveMember",
     ),
     Row(
         id="evicted", tier=2, kind="pod",

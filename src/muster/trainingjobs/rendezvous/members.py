@@ -27,6 +27,8 @@ LATE_S: Final = 6.0
 _JITTER: Final = 0.25
 """Jitter of poll intervals, as a fraction, so that members that start together do not always poll together."""
 _BETWEEN_POLLS_S: Final = 1.0
+_DELETED_MAX: Final = 1024
+"""How many deleted jobs are known, whose supervisors may poll once more."""
 _STALL_REVISION: Final = 1 << 40
 """Added to a directive's revision for each stall; larger than the revisions of one attempt."""
 
@@ -49,6 +51,7 @@ class Gang:
         self.members: dict[str, Member] = {}
         self.polls: dict[str, asyncio.Future[None]] = {}
         self.directive: Directive | None = None
+        self.is_deleted = False
         self.stalls = 0
         self.ranks: Mapping[str, int] = {}
         self.slots: frozenset[str] = frozenset()
@@ -80,6 +83,7 @@ class Members:
         self._changed = changed
         self._clock = clock
         self._gangs: dict[str, Gang] = {}
+        self._deleted: dict[str, Directive] = {}  # by job UID, oldest first: to exit
         self._silent: dict[str, tuple[str, float]] = {}
         self._total = 0
 
@@ -139,6 +143,7 @@ class Members:
         for gang in self._gangs.values():
             self._wake(gang)
         self._gangs.clear()
+        self._deleted.clear()
         self._silent.clear()
         self._total = 0
 
@@ -150,25 +155,57 @@ class Members:
             self._total -= 1
             self._silent.pop(pod_uid, None)
             self._wake_one(gang, pod_uid)
+            self._drop_if_over(job_uid, gang)
         return member
 
     def forget_job(self, job_uid: str) -> None:
-        """Forget a job that is gone, and wake its open polls: supervisors exit before their pods are deleted."""
+        """Forget a job that is gone, and wake its open polls: supervisors exit before their pods are deleted.
+
+        Supervisors without an open poll exit at their next one.
+        """
         gang = self._gangs.pop(job_uid, None)
         if gang is not None:
             if gang.directive is not None:
                 gang.directive = replace(gang.directive, desired="exit", exit_code=1, run=None, checkpoint_now=False)
+                self._exit(job_uid, replace(gang.directive, slots=(), look=()))
             self._total -= len(gang.members)
             for pod_uid in gang.members:
                 self._silent.pop(pod_uid, None)
             self._wake(gang)
+
+    def lacks_directive(self, job_uid: str, attempt: int) -> bool:
+        """Returns whether supervisors of this attempt still have to get a directive, as from a new leader."""
+        directive = self._deleted.get(job_uid) or self.directive(job_uid)
+        return directive is None or directive.attempt < attempt
+
+    def job_is_gone(self, job_uid: str, attempt: int, grace_s: int) -> None:
+        """Direct the supervisors of a job that was deleted while no replica led to exit.
+
+        Args:
+            job_uid: of the job.
+            attempt: the newest that a supervisor reported.
+            grace_s: the job's, as its pods record it.
+        """
+        self._exit(job_uid, Directive(attempt=attempt, desired="exit", exit_code=1, grace_s=grace_s))
+        gang = self._gangs.get(job_uid)
+        if gang is not None:
+            gang.directive, gang.is_deleted = self._deleted[job_uid], True
+            self._wake(gang)
+
+    def _exit(self, job_uid: str, directive: Directive) -> None:
+        """Keep the last directive of a deleted job for supervisors that poll once more."""
+        self._deleted[job_uid] = directive
+        while len(self._deleted) > _DELETED_MAX:
+            del self._deleted[next(iter(self._deleted))]
 
     def direct(self, job_uid: str, key: str, directive: Directive) -> bool:
         """Set the directive of a job's members.
 
         The first run plan of an attempt is kept. Returns whether the directive changed.
         """
+        self._deleted.pop(job_uid, None)  # it was not in an incomplete list, and is there
         gang = self._gangs.setdefault(job_uid, Gang(key))
+        gang.is_deleted = False
         old = gang.directive
         if old is not None and old.run is not None and (old.attempt, old.desired) == (directive.attempt, "run"):
             directive = replace(directive, run=old.run if directive.desired == "run" else None)
@@ -190,7 +227,10 @@ class Members:
 
     async def poll(self, job_uid: str, key: str, said: Member, revision: int) -> Answer:
         """Serve one long poll: store the report, and answer when the directive changes or the next poll arrives."""
-        gang = self._gangs.setdefault(job_uid, Gang(key))
+        gang = self._gangs.get(job_uid)
+        if gang is None:
+            gang = self._gangs[job_uid] = Gang(key)
+            gang.directive, gang.is_deleted = self._deleted.get(job_uid), job_uid in self._deleted
         self._said(gang, said)
         self._wake_one(gang, said.pod_uid)
         waiting = asyncio.get_running_loop().create_future()
@@ -210,6 +250,13 @@ class Members:
                 del gang.polls[said.pod_uid]
                 if self._gangs.get(job_uid) is gang:  # otherwise the job was forgotten
                     self._silence(gang, said.pod_uid, cut, late_s)
+                    self._drop_if_over(job_uid, gang)
+
+    def _drop_if_over(self, job_uid: str, gang: Gang) -> None:
+        """Forget a gang that only a supervisor of a deleted job brought back, once the last of them has gone."""
+        over = gang.directive is None or gang.is_deleted
+        if over and not gang.members and not gang.polls:
+            self._gangs.pop(job_uid, None)
 
     def _said(self, gang: Gang, said: Member) -> None:
         now, old = self._clock(), gang.members.get(said.pod_uid)

@@ -22,11 +22,12 @@ from muster.api.training_job_status import IDLE_RANKS_MAX, CheckpointSource, Che
 from muster.kube.connection.pki import KeyPair
 from muster.kube.errors import ApiError
 from muster.kube.objects.pod import Pod
+from muster.kube.tokenreview import TokenReviewer
 from muster.trainingjobs.attempts.restoring import NotThisCheckpoint, Verdict
 from muster.trainingjobs.pods.slots import attempt_of
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.overload import Strain
-from muster.trainingjobs.rendezvous.tokens import TokenReviewer
+from muster.trainingjobs.rendezvous.tokens import PodIdentity
 from muster.trainingjobs.rendezvous.untyped_exits import how_of
 from muster.trainingjobs.snapshot import IdleRank, Member, RankExit, RankTrace, SupervisorState, Unwritable
 
@@ -45,6 +46,8 @@ _STATE_CHARS: Final = 16
 _ADDRESS_CHARS: Final = 64
 _PATH_CHARS: Final = 8192
 _BACKLOG: Final = 4096
+_DEFAULT_GRACE_S: Final = 30
+"""The API server's default for `terminationGracePeriodSeconds`."""
 _REPORTERS_MAX: Final = 10_000
 """Most pods that are remembered after their deletion. One rank of each job reports."""
 _MUTE: Final = (
@@ -179,6 +182,9 @@ class Jobs(Protocol):
     def pod(self, key: str) -> Pod | None:
         """A pod of ours by namespace/name."""
 
+    async def is_gone(self, job_key: str, job_uid: str) -> bool:
+        """Returns whether the job does not exist any more. Without proof, returns False."""
+
     async def report(self, job_key: str, job_uid: str, report: ReportRequest) -> None:
         """Store a report. On return, a checkpoint is in the job's status. Raises Stale, ApiError."""
 
@@ -200,7 +206,7 @@ class Question(Protocol):
 class RendezvousServer:
     """Answers requests of pods. A pod's identity comes from its token, never from the body."""
 
-    def __init__(self, jobs: Jobs, members: Members, reviewer: TokenReviewer) -> None:
+    def __init__(self, jobs: Jobs, members: Members, reviewer: TokenReviewer[PodIdentity]) -> None:
         """Create the server; `app` returns its application."""
         self._jobs = jobs
         self._members = members
@@ -248,7 +254,10 @@ class RendezvousServer:
             cache_address=said.cache_address[:_ADDRESS_CHARS],
             cache_expires=said.cache_expires,
         )
-        answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)
+        job_uid, attempt = _gang_uid(pod), max(member.attempt, member.made_for)
+        if self._members.lacks_directive(job_uid, attempt) and await self._jobs.is_gone(_job_key(pod), job_uid):
+            self._members.job_is_gone(job_uid, attempt, _grace_s(pod))
+        answer = await self._members.poll(job_uid, _job_key(pod), member, said.revision)
         if not self._jobs.serving:
             return _not_leading()
         return _answer(200, answer)
@@ -365,6 +374,12 @@ def _job_key(pod: Pod) -> str:
 
 def _gang_uid(pod: Pod) -> str:
     return pod.metadata.annotations.get(ANNOTATION_GANG_UID, "")
+
+
+def _grace_s(pod: Pod) -> int:
+    """Returns the job's grace period, which its pods have from the beginning of the attempt."""
+    grace_s = pod.spec.termination_grace_period_seconds
+    return _DEFAULT_GRACE_S if grace_s is None else grace_s
 
 
 def _bounded(ended: RankExit | None) -> RankExit | None:

@@ -14,6 +14,7 @@ from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.mesh import Report, findings, judge
 from muster.fleet.health.peers import Member
+from muster.kube.addresses import is_address
 from muster.kube.objects.node import Node
 
 CONFIG_MAP = "muster-mesh"
@@ -29,10 +30,14 @@ delay, the first of these nodes would look like a single faulty node."""
 
 
 def members_of(nodes: Iterable[Node]) -> tuple[Member, ...]:
-    """Return the nodes that can be probed, by name, with the zone and rack that their labels name."""
+    """Return the nodes that can be probed, by name, with the zone and rack that their labels name.
+
+    Agents do not resolve names, so an address that is not an IP address does not count.
+    """
     found = []
     for node in nodes:
-        address = next((each.address for each in node.status.addresses if each.type == "InternalIP"), "")
+        internal = (each.address for each in node.status.addresses if each.type == "InternalIP")
+        address = next(filter(is_address, internal), "")
         labels = node.metadata.labels
         domains = tuple(labels[key] for key in (LABEL_ZONE, LABEL_RACK) if labels.get(key))
         if address:

@@ -282,6 +282,8 @@ class Machine:
         rank = self._rank(event.key)
         if rank is not None:
             rank.pid = event.pid
+            if self.state == "stopping":
+                self._signal(rank, signal.SIGTERM)  # `_stop` did not know its pid
 
     def _rank_ended(self, event: events.RankEnded) -> None:
         rank = self._rank(event.key)

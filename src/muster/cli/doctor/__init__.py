@@ -1,0 +1,1 @@
+"""`muster doctor`: shows what endangers the control plane."""

@@ -1,0 +1,1 @@
+"""`muster etcd`: settings for etcd at a planned size."""
