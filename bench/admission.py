@@ -29,11 +29,12 @@ from rich.table import Table
 from bench.report import Report, at_least, at_most, console, emit, spread
 from muster.admission.metrics import AdmissionMetrics
 from muster.admission.mutate import Home, Rules
-from muster.admission.program import serve_https, spare_collector
+from muster.admission.program import serve_https
 from muster.admission.server import AdmissionServer
 from muster.api.names import LABEL_TEAM
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.kube.connection.pki import CertificateAuthority
+from muster.kube.garbage import spare_collector
 from muster.kube.objects.meta import ObjectMeta
 from muster.trainingjobs.pods.pod import PodSettings, build_pod
 

@@ -25,7 +25,7 @@ from muster.sim.virtual.process import Process
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods.pod import PodSettings
 from muster.trainingjobs.rendezvous.server import RendezvousServer
-from muster.trainingjobs.rendezvous.tokens import TokenReviewer
+from muster.trainingjobs.rendezvous.tokens import pod_reviewer
 
 LEASE_NAMESPACE = "default"
 BIND_DEADLINE_S = 30.0
@@ -176,7 +176,7 @@ class Replica:
         )
         assert self._lines is not None
         assert self.process is not None
-        server = RendezvousServer(jobs, jobs.members, TokenReviewer(client, self._clock))
+        server = RendezvousServer(jobs, jobs.members, pod_reviewer(client, self._clock))
         self._lines.listen(self.process, serve(server))
         return jobs
 

@@ -9,8 +9,8 @@ from typing import Any
 from fuzz.ranks import Ranks
 from fuzz.workload import GPU, JobSpec, away_from, jobs_path, pods_path
 from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, WORKER_CONTAINER
+from muster.embedded.item import Item
 from muster.embedded.objects import section
-from muster.embedded.watchhub import Item
 from muster.kube.errors import ApiError, NotFound
 from muster.sim.virtual.cluster import VirtualCluster
 

@@ -17,9 +17,9 @@ from muster.api.names import (
     LABEL_BORROWED,
     LABEL_TEAM,
 )
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
-from muster.embedded.watchhub import Item
 from muster.kube.objects.quantity import milli
 
 ENDED = ("Succeeded", "Failed")
@@ -218,8 +218,14 @@ class View:
         return pod.rank, -pod.priority, -pod.queue_priority, self.arrival(pod)
 
     def last_place(self, pod: PodFacts) -> Place:
-        """The same, where a job that was resumed queues from then on: the scheduler may go by either."""
-        return (*self.place(pod)[:3], max(self.arrival(pod), self._resumed.get(pod.bundle, "")))
+        """The same by the latest arrival that the scheduler may go by.
+
+        A job that was resumed queues from then on. A gang without a TrainingJob, all of whose pods were replaced,
+        queues from the first of the new pods: a scheduler that started since has not seen the old ones.
+        """
+        members = self.gangs.get(pod.bundle, {}).values() if pod.bundle and pod.bundle not in self.specs else ()
+        oldest = min((member.created for member in members), default="")
+        return (*self.place(pod)[:3], max(self.arrival(pod), self._resumed.get(pod.bundle, ""), oldest))
 
     def usable(self, node: str, pod: PodFacts, uid: str, within_s: float) -> str:
         """Why no version of the node in the last `within_s` takes the pod; "" where one does."""

@@ -23,8 +23,8 @@ from muster.api.names import (
     LABEL_GANG,
     LABEL_SLOT,
 )
+from muster.embedded.item import Item
 from muster.embedded.objects import section, timestamp
-from muster.embedded.watchhub import Item
 from muster.kube.errors import Conflict, Invalid, NotFound
 from muster.sim.replay.objects import GPU_MODEL
 from muster.sim.virtual.cluster import VirtualCluster

@@ -61,6 +61,9 @@ class _Pods:
     async def identify(self, token: str) -> PodIdentity:
         return PodIdentity("ns", token, pod_uid(int(token)))
 
+    async def is_gone(self, *_: Any) -> bool:
+        return False
+
     async def report(self, *_: Any) -> None:
         raise AssertionError("nothing reports here")
 

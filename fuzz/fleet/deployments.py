@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 from muster.api.names import LABEL_BALLOON
+from muster.embedded.item import Item
 from muster.embedded.objects import encode, section
-from muster.embedded.watchhub import Item
 from muster.fleet.balloons.deployment import DELETION_COST
 from muster.kube.errors import NotFound
 from muster.kube.objects.apps import Deployment

@@ -10,8 +10,8 @@ from fuzz.fleet.people import QUARANTINE, recorded_team
 from fuzz.fleet.shares import Shares
 from fuzz.view import NodeFacts, View
 from muster.embedded.apiserver.request import Request
+from muster.embedded.item import Item
 from muster.embedded.objects import decode
-from muster.embedded.watchhub import Item
 from muster.sim.virtual.network import Trace
 
 BROKEN_AFTER_S = 15.0

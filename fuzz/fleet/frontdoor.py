@@ -15,8 +15,8 @@ from muster.api.names import LABEL_TEAM
 from muster.embedded.apiserver.core import Answer, ApiCore
 from muster.embedded.apiserver.request import Request, Response
 from muster.embedded.apiserver.verbs.patches import json_patch
+from muster.embedded.item import Item
 from muster.embedded.objects import decode, encode
-from muster.embedded.watchhub import Item
 from muster.kube.objects.struct import decode as decode_as
 from muster.sim.virtual.network import Trace
 

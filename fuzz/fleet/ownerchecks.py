@@ -11,8 +11,8 @@ from fuzz.fleet.people import People, recorded_team
 from fuzz.fleet.shares import Shares
 from fuzz.view import PodFacts, View
 from muster.api.names import LABEL_TEAM
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, items, section
-from muster.embedded.watchhub import Item
 
 JOINING = "muster.dev/joining"
 _OURS = (LABEL_TEAM, JOINING, "node.kubernetes.io/unschedulable")

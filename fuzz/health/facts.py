@@ -9,9 +9,9 @@ from datetime import datetime
 import msgspec
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM, TAINT_QUARANTINE
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, decode, items, section
 from muster.embedded.store import Store
-from muster.embedded.watchhub import Item
 
 RECORD = "muster.dev/quarantine-record"
 DEAD = "dead"

@@ -8,9 +8,9 @@ from copy import copy
 
 from fuzz.view import NodeFacts, PodFacts, View
 from muster.api.names import TAINT_PREFLIGHT
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj
 from muster.embedded.store import Store
-from muster.embedded.watchhub import Item
 
 UNTESTED = {"key": TAINT_PREFLIGHT, "value": "untested", "effect": "NoSchedule"}
 """Only pods that tolerate the real taint tolerate it: the pods that run tests."""

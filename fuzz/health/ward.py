@@ -12,8 +12,8 @@ import msgspec
 from fuzz.health.agents import AGAIN_S, NEW_DRIVER, Agents
 from fuzz.health.mishaps import Habits, Wound
 from muster.api.names import LABEL_PREFLIGHT
+from muster.embedded.item import Item
 from muster.embedded.objects import Obj, section
-from muster.embedded.watchhub import Item
 from muster.gputest.summary import SUMMARY_SCHEMA
 from muster.kube.clock import instant
 from muster.kube.errors import NotFound

@@ -18,17 +18,17 @@ CATCHES = {
     "silence_is_health": 80,
     "a_boot_is_a_boot": 2089,
     "do_it_again": 7,
-    "empty_before_it_is_closed": 7,
+    "empty_before_it_is_closed": 3,
     "touch_without_looking": 7,
-    "budget_of_pools_ignored": 28,
     "what_is_ill_is_replaced": 28,
-    "any_machine_will_do": 3,
-    "who_is_not_reached_is_dead": 57,
+    "any_machine_will_do": 4,
+    "who_is_not_reached_is_dead": 4,
     "partitions_are_deaths": 1170,
     "a_word_is_kept_once": 23,
     "an_old_pass_is_what_people_ask_for": 14,
+    "lose_what_is_under_way": 2,
 }
-"""The seed that catches a mutant, where it is not the first. Where the controllers have changed, it may be another."""
+"""The seed that catches a mutant soonest, where it is not the first. Other controllers may need another."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)

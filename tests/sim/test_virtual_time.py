@@ -23,14 +23,14 @@ from muster.sim.virtual.sealed import LeftTheSimulation, sealed
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/muster"
-SIMULATED = ("sim/virtual", "scheduler", "trainingjobs", "embedded/apiserver", "embedded/controllers")
+SIMULATED = ("sim/virtual", "scheduler", "trainingjobs", "embedded/apiserver", "embedded/controllers", "readcache/hub")
 FILES = ("sim/nodes.py", "sim/nodeobjects.py", "sim/poller.py", "sim/supervisor.py", "embedded/store.py",
-         "embedded/watchhub.py")  # fmt: skip
+         "embedded/item.py", "embedded/watching.py")  # fmt: skip
 KUBE = (
     "cache", "client", "configmapsource", "connection/restclient", "controller", "events", "executor", "informer",
     "leader", "planloop", "workqueue",
 )  # fmt: skip
-OUTSIDE = {"embedded/apiserver/__main__.py", "embedded/apiserver/server.py", "embedded/apiserver/proxy.py",
+OUTSIDE = {"embedded/apiserver/program.py", "embedded/apiserver/server.py", "embedded/apiserver/proxy.py",
            "embedded/apiserver/access/state_dir.py", "embedded/apiserver/request_log.py",
            "embedded/apiserver/metrics.py", "sim/virtual/sealed.py", "fuzz/many.py",
            "trainingjobs/rendezvous/secrets.py", "trainingjobs/rendezvous/server.py",

@@ -1,6 +1,7 @@
 """Marks for tests that need not run on the real API server too, by what decides in them.
 
-A test has one of these marks only if another test runs the same requests on both servers.
+A test has one of these marks only if another test runs the same requests on both servers. With --every-server they run
+on the real one as well.
 """
 
 from __future__ import annotations
@@ -38,4 +39,7 @@ BY_TEAMS: Final = pytest.mark.any_server("the allocation decides; labels and tai
 BY_COMMAND: Final = pytest.mark.any_server("the command only reads; one that lists all nodes runs on both servers")
 BY_FILES: Final = pytest.mark.any_server(
     "files and the status decide; the write that confirms a checkpoint runs on both servers (test_progress.py)"
+)
+BY_METRICS: Final = pytest.mark.any_server(
+    "the processes decide which figures they export; .ci/nightly also runs this on a real server (--every-server)"
 )

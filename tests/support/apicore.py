@@ -14,6 +14,7 @@ from muster.embedded.apiserver.verbs.watches import WatchResponse
 from muster.embedded.controllers.runner import Controllers
 from muster.embedded.store import Store
 from muster.kube.connection.pki import new_signing_key
+from muster.readcache.hub.limits import Limits
 
 
 class Clock:
@@ -29,7 +30,7 @@ class Cluster:
 
     def __init__(self, *, grace_s: float | None = 40.0, log_capacity: int = 1000) -> None:
         self.clock = Clock()
-        self.store = Store(log_capacity=log_capacity)
+        self.store = Store(limits=Limits(log_events=log_capacity))
         self.core = ApiCore(self.store, self.clock, random.Random(1), new_signing_key()[0])
         bootstrap(self.core, "CA")
         self.controllers = Controllers(self.core, grace_s)

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import yaml
 
 from muster.controlplane.children import Child
+from muster.controlplane.ports import free_port
 from tests.support.waiting import eventually
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -129,7 +130,8 @@ class EmbeddedServer:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
-        self.arguments = arguments
+        # Reserved by this process, so that the server finds it free when it starts again.
+        self.arguments = arguments if "--port" in arguments else ("--port", str(free_port()), *arguments)
         self.kubeconfig = folder / "kubeconfig"
         self.kubelet_flags = (f"--kubelet-token-file={folder / 'kubelet-token'}", f"--serving-ca={folder}")
         self.ready: dict[str, Any] = {}
@@ -155,6 +157,11 @@ class EmbeddedServer:
             child.stop(grace_s=0)
             raise
         return Api(self.kubeconfig)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and neither killed nor stopped since."""
+        return self._child is not None
 
     def kill(self) -> None:
         self._end(0)

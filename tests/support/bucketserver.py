@@ -12,8 +12,10 @@ import threading
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from xml.sax.saxutils import escape
+
+from tests.support.threadedserver import ThreadedServer
 
 KEY_OF = re.compile(r"Credential=([^/]+)/")
 
@@ -26,7 +28,7 @@ class BucketServer:
         rights: paths that an access key may use begin with one of these prefixes; a key that is absent may use none.
         counts: requests by "METHOD PATH".
         before: called with each request before it is answered; it may wait or return a status instead.
-        sent_bytes: bytes of object bodies sent.
+        sent_bytes: bytes of object bodies sent, counted before their reader has them.
     """
 
     def __init__(self) -> None:
@@ -48,8 +50,7 @@ def etag_of(data: bytes) -> str:
 def bucket_server() -> Iterator[BucketServer]:
     """Serve while the context is open."""
     state = BucketServer()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
-    server.daemon_threads = True
+    server = ThreadedServer(("127.0.0.1", 0), _handler(state))
     state.address = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -165,9 +166,9 @@ def _handler(state: BucketServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
-                with contextlib.suppress(OSError):
-                    self.wfile.write(body)
                 with state.lock:
                     state.sent_bytes += len(body)
+                with contextlib.suppress(OSError):
+                    self.wfile.write(body)
 
     return Handler

@@ -19,6 +19,8 @@ import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tests.support.threadedserver import ThreadedServer
+
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -124,8 +126,7 @@ def faulty_proxy(upstream: str) -> Iterator[FaultyProxy]:
     class Handler(_Handler):
         owner = proxy
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = ThreadedServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="faulty-proxy", daemon=True)
     thread.start()
     proxy.address = f"http://127.0.0.1:{server.server_port}"

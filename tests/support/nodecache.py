@@ -12,10 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from muster.sdk.data import cache_client
 from muster.sdk.data.access import Access
 from muster.sdk.data.cache_client import CacheClient
 from muster.sdk.data.wire import receive, send
-from tests.support.waiting import eventually
+from tests.support.waiting import TIMEOUT_S, eventually
 
 SECRET = "a-secret-that-must-not-be-seen"
 
@@ -75,7 +78,7 @@ class NodeCache:
     def _end(self, number: int) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(20)
+            self.process.wait(TIMEOUT_S)
             self.process = None
 
     def client(self) -> CacheClient:
@@ -119,6 +122,12 @@ def node_cache(folder: Path, *options: str, before: Sequence[str] = ()) -> Itera
         with contextlib.suppress(ProcessLookupError):
             cache.signal(signal.SIGCONT)
         cache.kill()
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients in this process wait for a daemon that a busy machine slows down."""
+    monkeypatch.setattr(cache_client, "HELLO_S", TIMEOUT_S)
+    monkeypatch.setattr(cache_client, "SILENCE_S", TIMEOUT_S)
 
 
 def access(folder: Path, endpoint: str, key: str) -> Access:

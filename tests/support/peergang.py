@@ -29,12 +29,15 @@ from muster.data.peers.shards import Shard
 from muster.data.peers.standing import Standing
 from muster.data.peers.transfer import Pace
 from muster.sdk.data import wire
+from tests.support.loopback import loopback_subnet
 
 SECRET = b"s" * 32
 SIGNER = TicketSigner(SECRET)
 VERIFIER = TicketVerifier(SIGNER.public_key)
-QUICK = Pace(connect_s=0.5, silence_s=1.5, floor_bytes_per_s=64 << 10, window_s=0.5)
+PATIENT = Pace(connect_s=30.0, silence_s=30.0, floor_bytes_per_s=1.0, window_s=30.0)
+"""On a busy machine no peer is slow by itself. A test of slow peers has its own limits."""
 BLOCK_BYTES = 100_000
+_PORT = 9447  # as on real nodes
 
 
 def wanted(number: int) -> Wanted:
@@ -68,13 +71,9 @@ def ticket_file(
 
 
 def loopback(count: int) -> list[str]:
-    """Free addresses, one host each."""
-    found = []
-    for number in range(count):
-        host = f"127.61.0.{number + 1}"
-        with socket.create_server((host, 0)) as probe:
-            found.append(f"{host}:{probe.getsockname()[1]}")
-    return found
+    """Addresses, one host each, that no other test of this machine is given."""
+    subnet = loopback_subnet()
+    return [f"{subnet}.{number + 1}:{_PORT}" for number in range(count)]
 
 
 class Bucket:
@@ -89,7 +88,7 @@ class Bucket:
 class Node:
     """A cache as far as peers see it: blocks in files, a peer server, and a reader that asks disk, peers and bucket."""
 
-    def __init__(self, bucket: Bucket, address: str, pace: Pace = QUICK) -> None:
+    def __init__(self, bucket: Bucket, address: str, pace: Pace = PATIENT) -> None:
         self.bucket = bucket
         self.address = address
         self.files: dict[Wanted, Held] = {}
@@ -169,7 +168,7 @@ class PeerGang:
 
 @asynccontextmanager
 async def peer_gang(
-    count: int, *, dead: Sequence[int] = (), pace: Pace = QUICK, uid: str = "u-1"
+    count: int, *, dead: Sequence[int] = (), pace: Pace = PATIENT, uid: str = "u-1"
 ) -> AsyncIterator[PeerGang]:
     """Start the caches of a gang. Those in `dead` do not serve."""
     bucket = Bucket()

@@ -37,11 +37,19 @@ def sentences(markdown: str) -> Iterator[str]:
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Line and text of each docstring."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node)
             if text:
                 yield node.body[0].lineno, text
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A module and all statements in it, without their expressions, which are most of the nodes."""
+    yield node
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for inner in getattr(node, field, ()):
+            yield from statements(inner)
 
 
 def length(sentence: str) -> int:

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from muster.controlplane.children import Child
 from muster.kube.connection.pki import CertificateAuthority
+from tests.support.loopback import loopback_subnet
 from tests.support.waiting import TIMEOUT_S, until
 
 WORKER_PYTHON = os.environ.get("MUSTER_TEST_WORKER_PYTHON", sys.executable)
@@ -57,11 +58,13 @@ class Node:
 class StubController:
     """Serves `/v1/supervise`, `/v1/report` and `/v1/restore`; `nodes` are the pods it knows, by token.
 
-    `older` are the checkpoints that it chooses, newest first, after one could not be loaded.
+    `older` are the checkpoints that it chooses, newest first, after one could not be loaded. Without an `address`, it
+    has one that no other test is given: its port stays free while it is away.
     """
 
-    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
-        self.folder, self.address = folder, address
+    def __init__(self, folder: Path, address: str = "") -> None:
+        self.subnet = loopback_subnet()
+        self.folder, self.address = folder, address or f"{self.subnet}.254"
         self.nodes: dict[str, Node] = {}
         self.changed = asyncio.Condition()
         self.attempt = 0
@@ -118,8 +121,8 @@ class StubController:
                         await asyncio.wait_for(self.changed.wait(), 0.02)
 
     def node(self, slot: int, **env: str) -> Node:
-        """Describe a worker pod at 127.77.0.<slot+1>."""
-        name, address = f"job-{slot}-1", f"127.77.0.{slot + 1}"
+        """Describe a worker pod at an address that no other test is given."""
+        name, address = f"job-{slot}-1", f"{self.subnet}.{slot + 1}"
         token = self.folder / f"token-{slot}"
         token.write_text(f"token-{name}\n")
         workdir = self.folder / f"work-{slot}"

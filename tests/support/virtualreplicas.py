@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from fuzz.ranks import Ranks
 from fuzz.replica import Replica
 from fuzz.roads import RoadWeather, WeatheredRoads
+from fuzz.workload import JobSpec
 from muster.embedded.apiserver.request import Request
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster
@@ -33,18 +35,40 @@ class Write(NamedTuple):
 
 
 class World:
-    """A cluster with so many nodes and replicas, whose requests meet these fates."""
+    """A cluster with so many nodes and replicas, whose requests meet these fates.
 
-    def __init__(self, nodes: int, replicas: int = 1, fates: Callable[[random.Random], Fates] = Calm) -> None:
+    Args:
+        nodes: their number.
+        replicas: of `muster controller`.
+        fates: of their requests.
+        supervised: by namespace/name, jobs whose supervisors run; pods of others have none.
+        stop_s: from the deletion of a pod until the kubelet ends its supervisor.
+
+    Attributes:
+        ranks: of these jobs.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        replicas: int = 1,
+        fates: Callable[[random.Random], Fates] = Calm,
+        supervised: Mapping[str, JobSpec] | None = None,
+        stop_s: float = 0.5,
+    ) -> None:
         self.loop = VirtualLoop.new()
         self.cluster = VirtualCluster(self.loop, random.Random(7))
         self.writes: list[Write] = []
         """All that replicas wrote, but for renewals of Leases."""
-        self._nodes = nodes
+        self._nodes, self._stop_s = nodes, stop_s
         self.cluster.trace.listeners.append(self._heard)
         lines = Lines(
             self.loop, WeatheredRoads(self.loop, RoadWeather(calm_at=0.0), random.Random(1)), random.Random(2)
         )
+        self.ranks: Ranks | None = None
+        if supervised is not None:
+            kubelets = self.cluster.client("supervisors")
+            self.ranks = Ranks(kubelets, lines, stop_s=1.0, jobs=supervised, seed=3)
         self.replicas = [
             Replica(
                 self.cluster,
@@ -104,8 +128,9 @@ class World:
             self.cluster.start()
             sim = SimNodes(
                 self.cluster.client("kubelets"),
-                runtime=EmptyRuntime(),
+                runtime=self.ranks or EmptyRuntime(),
                 now=lambda: datetime.fromtimestamp(self.loop.now, UTC),
+                stop_s=self._stop_s,
             )
             async with sim:
                 await sim.add(self._nodes, capacity=CAPACITY)

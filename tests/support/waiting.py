@@ -10,6 +10,8 @@ from typing import Any
 
 TIMEOUT_S = 60.0
 """A deadline, not a timing: on a machine that is busy with other things what is right still comes in time."""
+LONG_TIMEOUT_S = 180.0
+"""The same, for what many processes do together."""
 
 _LOOK_S = 0.005
 _ASK_S = 0.05  # a check that asks a server or the kernel: it shall not keep them busy

@@ -48,8 +48,8 @@ class WatchProxy:
             self.open[watch] -= watches
 
     @asynccontextmanager
-    async def serving(self, folder: Path) -> AsyncIterator[Path]:
-        """Context in which the proxy serves; gives a kubeconfig for it."""
+    async def serving(self, folder: Path, port: int = 0) -> AsyncIterator[Path]:
+        """Context in which the proxy serves, on any free port by default; gives a kubeconfig for it."""
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._forward)
         runner = web.AppRunner(app, shutdown_timeout=1, handler_cancellation=True)
@@ -59,7 +59,7 @@ class WatchProxy:
         ) as self._session:
             await runner.setup()
             try:
-                site = web.TCPSite(runner, "127.0.0.1", 0)
+                site = web.TCPSite(runner, "127.0.0.1", port)
                 await site.start()
                 url = runner.addresses[0]
                 path = folder / "kubeconfig"

@@ -238,6 +238,7 @@ def test_resuming_what_is_not_stopped_is_said(muster: Muster) -> None:
 
 def test_a_name_that_is_taken_changes_nothing(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "taken").returncode == 0
+    eventually("the code of earlier jobs is collected", lambda: len(config_maps(muster)) == 1)
     before = config_maps(muster)
     done = run(muster, "hello.py", "--name", "taken")
     assert done.returncode == 5
@@ -253,7 +254,7 @@ def test_a_job_is_named_like_its_script_while_that_is_free(muster: Muster) -> No
     assert codes == [0, 0, 0], [each.log.read_text() for each in starting]
     names = [job["metadata"]["name"] for job in muster.json("list")["items"]]
     assert [name for name in names if not re.fullmatch("sleep-[a-z0-9]{5}", name)] == ["sleep"]
-    assert len(config_maps(muster)) == 3
+    eventually("each job has its code, and earlier ones have none", lambda: len(config_maps(muster)) == 3)
     muster.ok("delete", "sleep")
     done = muster.run("status", "sleep")
     assert done.returncode == 4
@@ -262,6 +263,8 @@ def test_a_job_is_named_like_its_script_while_that_is_free(muster: Muster) -> No
 
 def test_exec_where_nothing_runs_says_why_and_what_to_do(muster: Muster) -> None:
     assert run(muster, "hello.py", "--name", "over", "--wait").returncode == 0
+    phase_of_pod = ("get", "pod", "over-0-1", "--output=jsonpath={.status.phase}")  # which ends after its job
+    eventually("its pod ends", lambda: muster.run(*phase_of_pod, program=kubectl_program()).stdout == "Succeeded")
     done = muster.run("exec", "over", "--", "true")
     assert done.returncode == 5, done
     assert "pod over-0-1 is Succeeded" in done.stderr
@@ -296,7 +299,7 @@ def test_code_from_a_shared_folder(muster: Muster, tmp_path: Path) -> None:
     done = run(muster, "hello.py", "--name", "stored", "--code-store", str(store), "--wait")
     assert done.returncode == 0, (done, muster.ok("logs", "stored"))
     assert "hello from rank 0 of 1" in muster.ok("logs", "stored")
-    assert config_maps(muster) == []
+    eventually("no job has code in a ConfigMap", lambda: config_maps(muster) == [])
 
 
 def test_exec_passes_stdin_and_the_exit_status(muster: Muster) -> None:
@@ -381,7 +384,12 @@ def test_job_whose_pods_fit_no_node_learns_what_would_fit(muster: Muster) -> Non
 def test_a_fault_on_purpose_is_survived(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "hit", "--nodes", "2", "--backoff-limit", "5").returncode == 0
     eventually("it runs", lambda: phase(muster, "hit") == "Running")
-    said = muster.run("fault", "rank", "hit", "1")
+
+    def killed() -> subprocess.CompletedProcess[str] | None:  # a job is Running before its ranks are
+        done = muster.run("fault", "rank", "hit", "1")
+        return None if "no rank runs" in done.stderr else done
+
+    said = eventually("a rank is there to be killed", killed)
     assert said.returncode == 0, said
     assert "rank 1 of 'hit', in slot 1, was killed" in said.stderr
     eventually(

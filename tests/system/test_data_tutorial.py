@@ -98,7 +98,7 @@ def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:
             said[command] = shell.type(command.replace(PORT, port))
     finally:
         shell.close()
-    eventually("no process is left", lambda: muster.processes() == {}, 20)
+    eventually("no process is left", lambda: muster.processes() == {})
 
     def output(start: str) -> str:
         return next(text for command, text in said.items() if command.startswith(start))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.musterprogram import MUSTER, Muster, muster_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.mpi, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:
     ]  # fmt: skip
     script = "set -e\n" + "\n".join(f"echo '>>> {command}'\n{command}" for command in commands)
     done = subprocess.run(
-        ["bash", "-c", script], cwd=clone, env=muster.env, capture_output=True, text=True, timeout=110, check=False
+        ["bash", "-c", script], cwd=clone, env=muster.env, capture_output=True, text=True, timeout=270, check=False
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     said = dict(re.findall(r"(?ms)^>>> (.*?)$\n(.*?)(?=^>>> |\Z)", done.stdout))

@@ -21,6 +21,7 @@ from muster.trainingjobs.supervisor.basics import SELF
 from muster.trainingjobs.supervisor.remoteshell import rsh as client
 from muster.trainingjobs.supervisor.remoteshell import wire
 from tests.support.supervisor_stub import KEY, Node, StubController
+from tests.support.waiting import TIMEOUT_S
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def rsh(tmp_path: Path, node: Node, *arguments: str, **changes: Any) -> subproce
 
 
 async def communicate(process: subprocess.Popen[bytes], data: bytes = b"") -> tuple[bytes, bytes, int]:
-    out, err = await asyncio.to_thread(process.communicate, data, 20)
+    out, err = await asyncio.to_thread(process.communicate, data, TIMEOUT_S)
     return out, err, process.returncode
 
 
@@ -119,7 +120,7 @@ async def test_a_server_without_the_key_gets_no_command(tmp_path: Path, node: No
         sock, _ = await asyncio.to_thread(server.accept)
         with sock:
             wire.send_line(sock, {"nonce": "00" * 32})
-            hello = await asyncio.to_thread(wire.read_line, sock, time.monotonic() + 5)
+            hello = await asyncio.to_thread(wire.read_line, sock, time.monotonic() + TIMEOUT_S)
             assert set(hello) == {"attempt", "nonce", "mac"}
             wire.send_line(sock, {"mac": hello["mac"]})  # its own proof thrown back proves nothing
             _, err, code = await communicate(process)
@@ -130,8 +131,8 @@ async def test_a_server_without_the_key_gets_no_command(tmp_path: Path, node: No
 
 async def test_a_proof_cannot_be_replayed(node: Node) -> None:
     def connect() -> tuple[socket.socket, dict[str, Any]]:
-        sock = socket.create_connection((node.address, node.latest["shellPort"]), 5)
-        return sock, wire.read_line(sock, time.monotonic() + 5)
+        sock = socket.create_connection((node.address, node.latest["shellPort"]), TIMEOUT_S)
+        return sock, wire.read_line(sock, time.monotonic() + TIMEOUT_S)
 
     first, hello = connect()
     second, _ = connect()
@@ -139,9 +140,9 @@ async def test_a_proof_cannot_be_replayed(node: Node) -> None:
         about = ("uid-job", 5, node.address, hello["nonce"], "11")
         proof = {"attempt": 5, "nonce": "11", "mac": wire.shell_mac(bytes.fromhex(KEY), "client", *about)}
         wire.send_line(first, proof)
-        assert "mac" in wire.read_line(first, time.monotonic() + 5)
+        assert "mac" in wire.read_line(first, time.monotonic() + TIMEOUT_S)
         wire.send_line(second, proof)
-        assert "error" in wire.read_line(second, time.monotonic() + 5)
+        assert "error" in wire.read_line(second, time.monotonic() + TIMEOUT_S)
 
 
 async def test_a_forged_frame_ends_the_connection(tmp_path: Path, node: Node) -> None:
@@ -150,7 +151,7 @@ async def test_a_forged_frame_ends_the_connection(tmp_path: Path, node: Node) ->
     with channel.sock:
         channel._out = bytes(32)
         channel.send(wire.COMMAND, f"touch {mark}".encode())
-        channel.sock.settimeout(5)
+        channel.sock.settimeout(TIMEOUT_S)
         with contextlib.suppress(ConnectionResetError):
             assert channel.sock.recv(100) == b""
     assert not mark.exists()

@@ -73,15 +73,18 @@ async def test_a_process_without_a_handler_is_never_signalled(stub: StubControll
     command = {
         "sleep": [sleep, "600"],
         "exec": [sys.executable, "-c", f"import os; print('ready', flush=True); os.execv({sleep!r}, ['sleep', '600'])"],
-        "isolated": [sys.executable, "-I", "-c", "import time; time.sleep(600)"],
+        "isolated": [sys.executable, "-I", "-c", "import time; print('ready', flush=True); time.sleep(600)"],
     }[how]
     await stub.run(nodes, 1, [str(part) for part in command], launcher="none")
+    if how == "isolated":  # py-spy cannot read a Python that is still starting
+        await stub.until(lambda: "ready" in nodes[0].output, "the rank is ready")
     began = {"sleep": str(sleep), "exec": "sleep", "isolated": sys.executable}[how]
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + TIMEOUT_S
     while not (found and found[0]["command"].startswith(began)):
         assert time.monotonic() < deadline, found
         found = await stacks(stub, *nodes)
+    found = await stacks(stub, *nodes)  # py-spy may have seen the Python whose place another program took just then
     assert "it registered no handler" in found[0]["why"]
     assert found[0]["source"] == ("py-spy" if how == "isolated" else "proc")
     assert found[0]["threads"][0]

@@ -59,15 +59,21 @@ def test_commands_have_the_options_they_are_shown_with(page: Path) -> None:
         assert command is not None, line
         params = list(command.params)
         if isinstance(command, click.Group):
-            params += [param for below in command.commands.values() for param in below.params]
+            context = click.Context(command)
+            below = [command.get_command(context, each) for each in command.list_commands(context)]
+            params += [param for each in below if each is not None for param in each.params]
         known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
         given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert given <= known | {"--help"}, line
 
 
 def test_the_readme_leads_to_every_page() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert [page for page in PAGES if f"({page.relative_to(ROOT)})" not in text and page.name != "README.md"] == []
+    """Directly, or by way of the page that lists the pages of a folder."""
+    lists = [ROOT / "README.md", *sorted(ROOT.glob("docs/*/README.md"))]
+    linked = {
+        (page.parent / link).resolve() for page in lists for link in re.findall(r"\]\(([^)\s#]+)", page.read_text())
+    }
+    assert [page for page in PAGES if page not in linked and page != ROOT / "README.md"] == []
 
 
 def test_tests_that_pages_name_are_there() -> None:

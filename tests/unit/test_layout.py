@@ -21,11 +21,13 @@ FOLDERS = sorted(
 
 ROLES = ("cache", "snapshot", "decide", "plan", "executor", "controller", "config", "metrics")
 DOMAINS = {
+    "doctor/block": {"cache", "snapshot", "plan", "executor", "config"},
     "fleet/balloons": {"executor"},
     "fleet/joins": {"cache", "executor"},
     "fleet/preflight": {"executor"},
     "fleet/remediation": set(),
     "fleet/scaling": {"cache"},
+    "network/uplink": {"executor"},
     "scheduler": {"cache", "executor"},
     "teams": {"snapshot"},
     "trainingjobs": {"config"},
@@ -75,7 +77,8 @@ def test_a_role_has_the_same_file_name_in_every_domain(domain: str) -> None:
 
 def test_every_controller_is_in_a_domain_of_the_table() -> None:
     found = {file.parent.relative_to(ROOT / "src/muster").as_posix() for file in (ROOT / "src").rglob("decide.py")}
-    assert found - DOMAINS.keys() == {"fleet/health"}  # decides what findings mean, and has no controller
+    # These have no controller: they decide what findings mean, for a command, or about requests.
+    assert found - DOMAINS.keys() == {"fleet/health", "network/plan", "telemetry/guard"}
 
 
 def on_cycles(graph: grimp.ImportGraph) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import deque
 from pathlib import Path
 
@@ -15,10 +16,17 @@ FORBIDDEN = frozenset({
     "socket", "ssl", "subprocess", "threading", "multiprocessing", "os", "tempfile", "shutil",
 })  # fmt: skip
 CLOCKS = frozenset({"now", "utcnow", "today"})
-GRAPH = grimp.build_graph(
-    "muster", include_external_packages=True, exclude_type_checking_imports=True, cache_dir=None
-)  # fmt: skip
-DECIDES = sorted(module for module in GRAPH.modules if module.endswith(".decide"))
+DECIDES = sorted(
+    ".".join(file.relative_to(SOURCE).with_suffix("").parts) for file in (SOURCE / "muster").rglob("decide.py")
+)
+
+
+@functools.cache
+def graph() -> grimp.ImportGraph:
+    """Not built while tests are collected, which each test process does."""
+    return grimp.build_graph(
+        "muster", include_external_packages=True, exclude_type_checking_imports=True, cache_dir=None
+    )  # fmt: skip
 
 
 def reached_from(start: str) -> dict[str, str]:
@@ -26,7 +34,7 @@ def reached_from(start: str) -> dict[str, str]:
     by, waiting = {start: ""}, deque([start])
     while waiting:
         module = waiting.popleft()
-        for imported in sorted(GRAPH.find_modules_directly_imported_by(module)):
+        for imported in sorted(graph().find_modules_directly_imported_by(module)):
             if imported not in by:
                 by[imported] = module
                 if imported.startswith("muster."):

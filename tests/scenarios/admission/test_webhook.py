@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from muster.admission.certificates import LIFETIME
 from muster.admission.metrics import AdmissionMetrics
 from muster.admission.trust import SECRET, Trust
 from muster.controlplane.children import Child
@@ -24,6 +23,7 @@ from muster.controlplane.ports import free_port
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
 from muster.kube.connection.pki import CertificateAuthority
+from muster.kube.connection.servingcertificates import LIFETIME
 from tests.scenarios.admission.attempts import JOBS, PODS, WORKLOADS, workload
 from tests.scenarios.admission.conftest import (
     ANY_TEAM,
@@ -69,6 +69,9 @@ class Webhook:
             for (kind, _, name), each in chart.items()
             if name == "muster-admission" and kind not in ("Deployment", "Service", "PodDisruptionBudget")
         ]
+        for each in mine:
+            for hook in each.get("webhooks", ()):
+                hook["timeoutSeconds"] = 30  # a pod that it fills in late is not what is tested
         world.access.apply(*mine)
         self.kubeconfig = world.access.service_account_kubeconfig(SYSTEM, "muster-admission")
         self._child: Child | None = None

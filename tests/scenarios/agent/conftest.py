@@ -88,7 +88,7 @@ class Machine:
 class Agent:
     """One agent's process. Its metrics are at a port that the system chose."""
 
-    def __init__(self, machine: Machine, kubeconfig: Path, checks: str) -> None:
+    def __init__(self, machine: Machine, kubeconfig: Path, checks: str, options: tuple[str, ...] = ()) -> None:
         self.machine = machine
         settings = machine.folder / "agent.json"
         checks_set = {"kernel-log": {"options": {"file": "var/log/kern.log"}, "periodSeconds": 0.1}}
@@ -96,7 +96,7 @@ class Agent:
         self._log = machine.folder / "agent.log"
         self._before = len(self.said())
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "KUBECONFIG": str(kubeconfig)}
-        arguments = ["--listen=127.0.0.1:0", f"--node={machine.node}", f"--settings={settings}"]
+        arguments = ["--listen=127.0.0.1:0", f"--node={machine.node}", f"--settings={settings}", *options]
         command = [sys.executable, "-c", _PROGRAM, checks, *arguments, f"--root={machine.folder}"]
         self.child = Child(command, self._log, env)
 
@@ -165,8 +165,8 @@ class Agents:
         )
         return path
 
-    async def start(self, machine: Machine, checks: str = "") -> Agent:
-        agent = Agent(machine, self.kubeconfig(await self.token(machine.node)), checks)
+    async def start(self, machine: Machine, checks: str = "", options: tuple[str, ...] = ()) -> Agent:
+        agent = Agent(machine, self.kubeconfig(await self.token(machine.node)), checks, options)
         self._running.append(agent)
         return agent
 

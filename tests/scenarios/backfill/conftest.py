@@ -151,9 +151,16 @@ class Jobs:
         """What the job wrote about each step that it did, in all of its attempts."""
         return [json.loads(line) for line in self.path(name, "log").read_text().splitlines()]
 
-    async def events(self, name: str, reason: str) -> list[Event]:
-        events = (await self.arena.client.list(Event, self.arena.namespace)).items
-        return [each for each in events if each.reason == reason and each.involved_object.name == name]
+    async def event(self, name: str, reason: str) -> Event:
+        """The one Event of the job with this reason. It may be written a little later than the status."""
+
+        async def written() -> list[Event]:
+            events = (await self.arena.client.list(Event, self.arena.namespace)).items
+            return [each for each in events if each.reason == reason and each.involved_object.name == name]
+
+        found: list[Event] = await until(f"{reason} of {name} is said", written)
+        assert len(found) == 1, found
+        return found[0]
 
     async def command(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         """What a command of `muster` prints."""

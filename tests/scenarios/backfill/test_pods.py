@@ -77,7 +77,8 @@ async def test_a_restartable_gang_is_evicted_whole_and_runs_again_when_there_is_
     await end(cluster, "long")
     await cluster.until_bound("wide", 3)
     assert await uids(cluster, "small") == set()
-    assert await has_event(cluster, "Preempting", f"{cluster.namespace}/wide, which is before it in the queue")
+    why = f"{cluster.namespace}/wide, which is before it in the queue"
+    await until("an Event says for what", lambda: has_event(cluster, "Preempting", why))
     await add_restartable(cluster, "small", 2, attempt=1)
     await waits(cluster, "small", "NotEnoughNodes")
     await end(cluster, "wide")

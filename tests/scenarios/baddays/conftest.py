@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import signal
 import tempfile
@@ -16,11 +15,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
 from tests.scenarios.trainingjobs.conftest import Arena, TestNode, processes_of
-from tests.support.apiserver import ApiServer, EmbeddedServer
+from tests.support.ownserver import OwnServer, embedded_server, real_server
 from tests.support.waiting import until
 
 NODE_GRACE_S = 16
@@ -50,14 +48,6 @@ TRAIN = f"""{BEGIN}
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class OwnServer(ApiServer):
-    """An API server that may be stopped and started again with what it knew."""
-
-    stop: Callable[[], object]
-    start: Callable[[], object]
-
-
 class Job:
     """A training job under test and the folder its ranks write to."""
 
@@ -72,8 +62,10 @@ class Job:
         """The attempt runs, every rank of it."""
         await self.bad.arena.phase(self.name, "Running", attempt)
 
+        files = [self.folder / f"pid-{attempt}-{rank}" for rank in range(ranks)]
+
         async def written() -> bool:
-            return all((self.folder / f"pid-{attempt}-{rank}").exists() for rank in range(ranks))
+            return all(file.exists() and file.read_text() for file in files)
 
         await until(f"ranks of attempt {attempt} run", written)
 
@@ -122,18 +114,12 @@ class BadDay:
 @pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=pytest.mark.real)])
 def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
     if request.param == "embedded":
-        server = EmbeddedServer(tmp_path_factory.mktemp("bad"), f"--node-monitor-grace-s={NODE_GRACE_S}")
-        server.start()
-        try:
-            yield OwnServer("embedded", server.kubeconfig, server.kubelet_flags, server.kill, server.start)
-        finally:
-            server.kill()
+        with embedded_server(tmp_path_factory.mktemp("bad"), f"--node-monitor-grace-s={NODE_GRACE_S}") as server:
+            yield server
         return
     graces = [f"--node-monitor-grace-period={NODE_GRACE_S}s", f"--node-startup-grace-period={NODE_GRACE_S}s"]
-    grace = {"kube-controller-manager": graces}
-    with ControlPlane(request.getfixturevalue("control_plane_binaries"), extra_args=grace) as plane:
-        flags = (f"--client-ca-file={plane.ca_path}",)
-        yield OwnServer("real", plane.kubeconfig, flags, plane.stop_apiserver, plane.start_apiserver)
+    with real_server(request, {"kube-controller-manager": graces}) as server:
+        yield server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -150,12 +150,13 @@ async def test_the_controllers_time_of_day_may_be_set_while_a_job_runs(bad: BadD
     offset = bad.arena.folder / f"offset{shift}"
     offset.write_text("+0")
     controller = bad.arena.control(
+        "--lease-duration=30",  # much less than the shift, and more than a busy machine may take to renew it
         env={
             "LD_PRELOAD": str(FAKETIME),
             "FAKETIME_TIMESTAMP_FILE": str(offset),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
+        },
     )
     try:
         job = await bad.train(timeLimitSeconds=1000)

@@ -212,7 +212,7 @@ async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad
         refused = job.folder / "refused"
 
         async def was_refused() -> bool:
-            return refused.exists()
+            return refused.exists() and bool(refused.read_text())
 
         await until("the old attempt is refused", was_refused)
         assert "attempt 1 is over, the job is at attempt 2" in refused.read_text()
@@ -224,7 +224,7 @@ async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad
     async def over() -> bool:
         return not lives(rank)
 
-    await until("the returned node's rank is ended", over, 30)
+    await until("the returned node's rank is ended", over)
     await job.ends(2)
 
 

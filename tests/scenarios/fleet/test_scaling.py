@@ -64,7 +64,7 @@ class Cloud:
             "max": 4,
             "idleSeconds": 3,
             "coolDownSeconds": 1,
-            "joinTimeoutSeconds": 8,
+            "joinTimeoutSeconds": 60,
             "pollSeconds": 1,
             "template": {"labels": {POOL: self.cluster.namespace}, "capacity": {"cpu": 96, "memory": "1Ti", GPU: 8}},
             **facts,
@@ -218,7 +218,12 @@ async def test_nodes_of_a_gang_that_keeps_its_slots_stay(cloud: Cloud) -> None:
     assert await cloud.cluster.placement("train") is not None
     await cloud.reaches("a", InUse=1)
     assert len(cloud.simulated.deleted) == 1, "the other one was idle for as long"
-    kept = next(iter(await cloud.nodes())).name
+
+    async def only_node() -> str:
+        found = [node.name for node in await cloud.nodes()]
+        return found[0] if len(found) == 1 else ""
+
+    kept = await until("the Node object of the other one is gone", only_node)
     placement = await cloud.cluster.placement("train")
     assert placement is not None
     assert [slot.node for slot in placement.spec.slots] == [kept]
@@ -228,7 +233,7 @@ async def test_nodes_of_a_gang_that_keeps_its_slots_stay(cloud: Cloud) -> None:
 @BY_SCALING
 async def test_an_instance_that_never_joins_is_replaced(cloud: Cloud) -> None:
     cloud.group("a", never_join=1)
-    await cloud.configure(cloud.pool("a"))
+    await cloud.configure(cloud.pool("a", joinTimeoutSeconds=8))
     cloud.start()
     await cloud.gang("train", 2)
     await cloud.cluster.until_bound("train", 2)
@@ -245,11 +250,11 @@ async def test_where_the_cheap_pool_has_no_capacity_the_next_one_serves(cloud: C
     cloud.start()
     await cloud.gang("train", 3)
     await cloud.cluster.until_bound("train", 3)
-    assert cheap.size == 1, "what did not come is no longer asked for"
+    await until("the cheap pool asks for one node", lambda: cheap.size == 1)
+    await cloud.reaches("ondemand", InUse=2)
     spot = next(each for each in (await cloud.status()).pools if each.name == "spot")
     condition = spot.conditions[0]
     assert (condition.type, condition.status, condition.reason) == ("Available", "False", "NoCapacity")
-    await cloud.reaches("ondemand", InUse=2)
 
 
 @BY_SCALING

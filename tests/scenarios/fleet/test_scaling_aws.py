@@ -17,6 +17,7 @@ from muster.fleet.providers.aws import AutoScalingGroups
 from muster.fleet.providers.base import ProviderError
 from muster.fleet.scaling.snapshot import Fault, PoolSpec, Template
 from tests.support.awsserver import CREDENTIALS, aws_server
+from tests.support.waiting import TIMEOUT_S, until
 
 pytestmark = [pytest.mark.slow]
 
@@ -124,7 +125,7 @@ def weather(cloud: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     finally:
         server.over.set()
         server.shutdown()
-        thread.join(10)
+        thread.join(TIMEOUT_S)
         server.server_close()
         direct.delete_auto_scaling_group(AutoScalingGroupName=GROUP, ForceDelete=True)
         direct.delete_launch_configuration(LaunchConfigurationName="lc")
@@ -285,6 +286,7 @@ async def test_a_service_that_does_not_answer_is_given_up(weather: Weather) -> N
     error = await fault(hasty.set_size(POOL, 2))
     assert error.fault is Fault.TIMED_OUT
     assert error.message.startswith("set_desired_capacity: Read timeout")
+    await until("the service has read the request", lambda: weather.asked)  # perhaps after the client gave up
     assert weather.asked == ["SetDesiredCapacity"]
     await hasty.close()
 

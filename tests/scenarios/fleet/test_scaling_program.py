@@ -25,7 +25,7 @@ from muster.kube.objects.node import Node
 from tests.support.apiserver import SOURCE, ApiServer
 from tests.support.awsserver import CREDENTIALS, aws_server
 from tests.support.namespaces import install_kinds, make_namespace
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 
 pytestmark = [pytest.mark.slow]
 
@@ -136,7 +136,7 @@ async def test_the_program_scales_a_group_once_it_is_configured(
         client_side = await client.get(ConfigMap, STATUS_MAP, namespace)
         assert "secret" not in client_side.data[STATUS_KEY]
     finally:
-        controller.stop(grace_s=10)
+        controller.stop(grace_s=TIMEOUT_S)
         if node:
             await client.delete(Node, node)
         aws.delete_auto_scaling_group(AutoScalingGroupName=namespace, ForceDelete=True)

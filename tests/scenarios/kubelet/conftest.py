@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.support.apiserver import Api, ApiServer
 from tests.support.kubectl import kubectl_program
+from tests.support.loopback import loopback_subnet
 from tests.support.waiting import TIMEOUT_S, until
 
 NAMESPACE = "kubelet-tests"
@@ -80,7 +80,7 @@ class NodeUnderTest:
         self.cluster_id = f"test-{uuid.uuid4().hex[:12]}"
         self.state_dir = folder / "node"
         self.log = folder / "kubelet.log"
-        self._subnet = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
+        self._subnet = loopback_subnet()
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self._pods: list[str] = []
@@ -134,7 +134,7 @@ class NodeUnderTest:
         """As when the machine is switched off."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(self._process.wait, 20)
+        await asyncio.to_thread(self._process.wait, TIMEOUT_S)
         self._note_end()
 
     def _note_end(self) -> None:
@@ -155,7 +155,7 @@ class NodeUnderTest:
         """Nothing of it is left, on this machine and on the API server."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(20)
+            self._process.wait(TIMEOUT_S)
         api = Api(self.server.kubeconfig)
         for name in self._pods:
             api.send("DELETE", Pod.RESOURCE.path(NAMESPACE, name), {"gracePeriodSeconds": 0})
@@ -223,7 +223,7 @@ class NodeUnderTest:
         return [kubectl_program(), f"--kubeconfig={self.server.kubeconfig}", f"--namespace={NAMESPACE}", *arguments]
 
     def kubectl(
-        self, *arguments: str, stdin: bytes = b"", timeout_s: float = 30.0
+        self, *arguments: str, stdin: bytes = b"", timeout_s: float = TIMEOUT_S
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             self.kubectl_command(*arguments),

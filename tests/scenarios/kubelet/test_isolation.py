@@ -99,14 +99,16 @@ async def test_leftovers_of_a_kubelet_and_its_shims_are_swept_at_the_next_start(
 async def test_network_namespaces(start_node: StartNode) -> None:
     name = uuid.uuid4().hex[:4]
     octet = 16 + int(name, 16) % 200
-    before, spaces = _links(), _namespaces()
     node = await start_node("--network=netns", f"--pod-cidr=10.{octet}.7.0/24")
     serve = "import socket; s = socket.create_server(('', 7000)); c, _ = s.accept(); c.sendall(b'hello'); c.close()"
     server = await node.running(await node.run(sys.executable, "-c", serve))
     assert server.status.pod_ip.startswith(f"10.{octet}.7.")
+    bridge = _bridge(f"10.{octet}.7.1")
+    links, spaces = {bridge, *_links("master", bridge)}, _namespaces(bridge)
+    assert (len(links), len(spaces)) == (2, 1), "those of one pod"
     ask = (
         "import socket, time\n"
-        "for _ in range(100):\n"
+        "for _ in range(600):\n"
         "  try: print(socket.create_connection(('" + server.status.pod_ip + "', 7000), 5).recv(9).decode()); break\n"
         "  except OSError: time.sleep(0.1)\n"
     )
@@ -114,8 +116,8 @@ async def test_network_namespaces(start_node: StartNode) -> None:
     assert node.logs(client) == "hello\n"
     await node.finished(server)
     await node.terminate()
-    assert _links() == before
-    assert _namespaces() == spaces
+    assert not links & _links()
+    assert not _namespaces(bridge)
     await node.start()
 
 
@@ -128,11 +130,17 @@ def _command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def _links() -> set[str]:
-    names = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout.splitlines()
-    found = {line.split(":")[1].strip().partition("@")[0] for line in names}
-    return {link for link in found if link.startswith(("mb", "mv"))}
+def _bridge(address: str) -> str:
+    """The bridge with this address. Kubelets of other tests of this machine have others."""
+    words = ["ip", "-o", "-4", "address", "show", "to", address]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[1]
 
 
-def _namespaces() -> set[str]:
-    return {path.name for path in Path("/run/netns").glob("muster-*")}
+def _links(*which: str) -> set[str]:
+    lines = subprocess.run(["ip", "-o", "link", "show", *which], capture_output=True, text=True, check=True).stdout
+    return {line.split(":")[1].strip().partition("@")[0] for line in lines.splitlines()}
+
+
+def _namespaces(bridge: str) -> set[str]:
+    """Network namespaces of the cluster that has the bridge."""
+    return {path.name for path in Path("/run/netns").glob(f"muster-{bridge.removeprefix('mb')}-*")}

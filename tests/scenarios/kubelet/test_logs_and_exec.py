@@ -15,7 +15,7 @@ from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode
 from tests.support.anyserver import BY_KUBELET
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 
 OVER_WEBSOCKET = pytest.mark.kubernetes_since("1.36")
 """Older API servers speak SPDY with kubelets, and the process kubelet speaks WebSocket only."""
@@ -98,7 +98,7 @@ async def test_exec_with_a_terminal(node: NodeUnderTest, protocol: str) -> None:
         await socket.send_bytes(b'\x04{"Width":91,"Height":17}')
         await socket.send_bytes(b"\x00stty size; exit 3\n")
         channels: dict[int, bytes] = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT_S):
             async for message in socket:
                 channels[message.data[0]] = channels.get(message.data[0], b"") + message.data[1:]
     assert b"17 91" in channels[1]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.scenarios.kubelet.conftest import NodeUnderTest
 from tests.support.anyserver import BY_KUBELET
+from tests.support.waiting import until
 
 
 async def test_readiness_follows_an_exec_probe(node: NodeUnderTest, tmp_path: Path) -> None:
@@ -26,10 +27,11 @@ async def test_liveness_restarts_the_container(node: NodeUnderTest, tmp_path: Pa
     flag = tmp_path / "alive"
     flag.touch()
     probe = {"exec": {"command": ["test", "-e", str(flag)]}, "periodSeconds": 1, "failureThreshold": 1}
-    script = f"touch {flag}; trap 'exit 0' TERM; while true; do sleep 0.05; done"
+    script = f"touch {flag}; echo alive; trap 'exit 0' TERM; while true; do sleep 0.05; done"
     pod = await node.running(
         await node.run("sh", "-c", script, container={"livenessProbe": probe}, restartPolicy="Always")
     )
+    await until("it has touched the file", lambda: node.logs(pod) == "alive\n")
     flag.unlink()
     pod = await node.until(pod, lambda pod: pod.ready and pod.status.container_statuses[0].restart_count >= 1)
 

@@ -6,7 +6,6 @@ A node that is cut off is an address at which nothing answers: its queue of conn
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from muster.kube.objects.node import Node
 from tests.scenarios.agent.conftest import Agents, Machine, account_of_agents
 from tests.scenarios.remediation.conftest import Ward
 from tests.support.anyserver import BY_REMEDIATION
+from tests.support.loopback import loopback_subnet
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -51,7 +51,7 @@ class Mesh:
 
     def __init__(self, ward: Ward, agents: Agents, folder: Path) -> None:
         self.ward, self._agents, self._folder = ward, agents, folder
-        self._subnet = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
+        self._subnet = loopback_subnet()
         self.port = free_port()
         self.members = folder / "members.json"
         self.nodes: dict[str, str] = {}

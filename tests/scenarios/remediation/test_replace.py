@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 
@@ -19,6 +20,7 @@ from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING_MAP
 from muster.fleet.scaling.snapshot import PoolSpec
+from muster.kube.errors import NotFound
 from muster.kube.objects.coordination import Lease
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
@@ -117,8 +119,9 @@ async def test_a_machine_is_replaced_in_quarantine_and_empty_and_its_successor_i
         trusting.sim.leave(name)
         await client.delete(Lease, name, namespace=LEASE_NAMESPACE)
         await client.delete(Node, name)
-        for pod in (await client.list(Pod, field_selector=f"spec.nodeName={name}")).items:  # as Kubernetes' garbage
-            await client.delete(Pod, pod.name, namespace=pod.namespace, grace_s=0)  # collector does, after 40 s
+        for pod in (await client.list(Pod, field_selector=f"spec.nodeName={name}")).items:
+            with contextlib.suppress(NotFound):  # as Kubernetes' garbage collector does, after 40 s
+                await client.delete(Pod, pod.name, namespace=pod.namespace, grace_s=0)
 
         async def ended() -> bool:
             return (await client.get(NodeRemediation, old.name)).status.state == "Released"

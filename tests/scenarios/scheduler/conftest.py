@@ -41,6 +41,7 @@ class Cluster:
         self.nodes: list[str] = []
         self._runs: dict[asyncio.Task[None], asyncio.Event] = {}
         self._ready: dict[str, tuple[bool, int]] = {}
+        self._reporting = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
 
     def connect(self, **options: Any) -> Client:
@@ -80,11 +81,15 @@ class Cluster:
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
             for name in list(self._ready):
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(ApiError):  # as of a node that is gone; of the others, the next beat comes
                     await self._report(name)
 
     async def _report(self, name: str) -> None:
-        ready, gpus = self._ready[name]
+        async with self._reporting:  # else what a node said before may arrive after what it says now
+            if name in self._ready:
+                await self._write(name, *self._ready[name])
+
+    async def _write(self, name: str, ready: bool, gpus: int) -> None:
         room = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(gpus)}
         condition = {
             "type": "Ready",
@@ -164,7 +169,8 @@ class Cluster:
 
     async def kill(self, gang: str) -> None:
         for pod in await self.pods(gang):
-            await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=0)
+            with contextlib.suppress(NotFound):  # its owner is gone, and the garbage collector was here first
+                await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=0)
 
     async def events(self) -> list[Event]:
         return (await self.client.list(Event, self.namespace)).items
@@ -188,10 +194,13 @@ class Cluster:
             stop.set()
             task.cancel()
         results = await asyncio.gather(*self._runs, return_exceptions=True)
+        # A node that stays would get pods of the next tests on this server.
         with contextlib.suppress(ApiError):
             await self.kill("")
-            for name in list(self.nodes):
+        for name in list(self.nodes):
+            with contextlib.suppress(ApiError):
                 await self.remove_node(name)
+        with contextlib.suppress(ApiError):
             await self.client.request("DELETE", f"/api/v1/namespaces/{self.namespace}")
         for result in results:
             if isinstance(result, Exception):

@@ -136,7 +136,7 @@ async def test_kube_scheduler_and_we_agree_on_single_pods(start_control_plane: S
             await asyncio.gather(*(case.make(cluster) for case in cases))
             await until("the node lifecycle controller lets pods on the nodes", lambda: _all_open(client))
             asked = [case.pod("asked", "default-scheduler") for case in cases]
-            await asyncio.sleep(3)  # kube-scheduler hears of the last node
+            await _until_heard(cluster)
             for pod in asked:
                 await client.create(pod)
             for case in cases:
@@ -152,6 +152,18 @@ async def test_kube_scheduler_and_we_agree_on_single_pods(start_control_plane: S
 async def _all_open(client: Client) -> bool:
     nodes = (await client.list(Node)).items
     return not any(taint.key.startswith("node.kubernetes.io/") for node in nodes for taint in node.spec.taints)
+
+
+async def _until_heard(cluster: Cluster) -> None:
+    """Wait until kube-scheduler knows all nodes and pods: it hears of them in order, and of this node and pod last."""
+    (last,) = await cluster.add_nodes(1)
+    body = cluster.pod("last", 0, 1, spec={"schedulerName": "default-scheduler"})
+    pod = await cluster.client.create(body, kind=Pod)
+
+    async def bound() -> bool:
+        return (await cluster.client.get(Pod, pod.name, cluster.namespace)).spec.node_name == last
+
+    await until("kube-scheduler uses the newest node", bound)
 
 
 def _difference(state: ClusterState, theirs: Pod) -> str:

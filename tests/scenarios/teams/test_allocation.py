@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from muster.api.names import TAINT_QUARANTINE, TEAMS_CONFIG_MAP
+from muster.api.trimmed import FORMS
 from muster.kube.client import JSON_PATCH, Client
+from muster.kube.informers import Informers
 from muster.kube.objects.core import ConfigMap, Event
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
@@ -92,8 +94,10 @@ async def test_a_broken_node_is_replaced(cluster: TeamCluster, how: str) -> None
 async def test_a_node_changes_hands_only_when_its_gang_has_ended(cluster: TeamCluster) -> None:
     names = await cluster.add_nodes(2)
     await cluster.configure(vision=2)
-    manager = cluster.manage()
+    informers = Informers(cluster.client, FORMS)
+    manager, pods = cluster.manage(informers=informers), informers.of(Pod)
     await cluster.until_owned(vision=2)
+    following = asyncio.create_task(pods.run())
     spec: dict[str, Any] = {
         "schedulerName": "muster",
         "nodeName": names[0],
@@ -103,6 +107,8 @@ async def test_a_node_changes_hands_only_when_its_gang_has_ended(cluster: TeamCl
     }
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gang-0-0", "labels": {"muster.dev/gang": "g"}}}
     await cluster.client.create({**pod, "spec": spec}, namespace=cluster.namespace)
+    await until("the manager knows the pod", lambda: pods.get(f"{cluster.namespace}/gang-0-0"))
+    following.cancel()
     await cluster.configure(speech=2)
 
     def waits() -> bool:

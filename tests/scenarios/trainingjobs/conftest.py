@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from muster.api.training_job import TrainingJob
@@ -28,8 +28,10 @@ from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from muster.scheduler.config import CONFIG_KEY, CONFIG_MAP
 from tests.support.apiserver import Api, ApiServer
+from tests.support.forkserver import Copy, fork_server
+from tests.support.loopback import loopback_subnet
 from tests.support.namespaces import install_kinds, make_namespace
-from tests.support.waiting import until
+from tests.support.waiting import TIMEOUT_S, until
 
 DEADLINE_S = 90.0
 
@@ -39,20 +41,24 @@ class Process:
 
     def __init__(self, log: Path, *command: str, env: dict[str, str] | None = None) -> None:
         self.log = log
+        self.popen: subprocess.Popen[bytes] | Copy
+        if env is None:
+            self.popen = fork_server().start(log, *command)
+            return
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", *command], stdout=out, stderr=out, env=os.environ | (env or {})
+                [sys.executable, "-m", *command], stdout=out, stderr=out, env=os.environ | env
             )
 
     def kill(self) -> None:
         if self.popen.poll() is None:
             self.popen.kill()
-        self.popen.wait(10)
+        self.popen.wait(TIMEOUT_S)
 
     def terminate(self) -> None:
         if self.popen.poll() is None:
             self.popen.terminate()
-        self.popen.wait(20)
+        self.popen.wait(TIMEOUT_S)
 
 
 class TestNode:
@@ -63,7 +69,7 @@ class TestNode:
     def __init__(self, folder: Path, server: ApiServer, name: str = "") -> None:
         self.name = name or f"node-{uuid.uuid4().hex[:8]}"
         self.cluster_id = f"test-{uuid.uuid4().hex[:12]}"
-        subnet = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
+        subnet = loopback_subnet()
         self.state = folder / f"{self.name}-{self.cluster_id}"
         self._command = (
             "muster.embedded.kubelet",
@@ -83,14 +89,24 @@ class TestNode:
         self.process = Process(self._log, *self._command)
 
     def restart(self) -> None:
-        """The kubelet dies and comes back; its pods run on meanwhile."""
+        """The kubelet dies and comes back. It takes its pods' processes with it, as a machine that restarts does."""
         self.process.kill()
         self.process = Process(self._log, *self._command)
 
-    def come_back_with(self, gpus: int) -> None:
-        """The kubelet dies and comes back with another count of GPUs; its pods run on meanwhile."""
-        self._command = (*(each for each in self._command if not each.startswith("--gpus=")), f"--gpus={gpus}")
-        self.restart()
+    async def come_back_with(self, client: Client, gpus: int) -> None:
+        """The Node is deleted, and is there again with another count of GPUs, its label `gpus`; its pods run on.
+
+        Registered as by a kubelet that restarts and leaves its containers alone. This one cannot (see `restart`), so
+        it keeps running, and does not notice.
+        """
+        node = await client.get(Node, self.name)
+        await client.delete(Node, self.name)
+        counts = {"nvidia.com/gpu": str(gpus)}
+        status = msgspec.structs.replace(
+            node.status, capacity=node.status.capacity | counts, allocatable=node.status.allocatable | counts
+        )
+        labels = {**node.metadata.labels, "gpus": str(gpus)}
+        await client.create(Node(metadata=ObjectMeta(name=node.name, labels=labels), status=status))
 
     def lose(self) -> None:
         """As when the machine loses power: kubelet, supervisors and ranks are gone at once."""

@@ -131,6 +131,8 @@ async def test_two_jobs_with_one_path_keep_all_their_confirmed_checkpoints(savin
     assert step >= two.last_checkpoint.step
     assert there(where)
     two = await saving.saved("two", step + 8, attempt=2)
+    for name in ("one", "two"):
+        await saving.arena.phase(name, "Running", 2)
     jobs = {name: await saving.arena.job(name) for name in ("one", "two")}
     for name, job in jobs.items():
         assert job.status.checkpoint_dir == f"{saving.path}/{name}-{job.uid[:8]}"
@@ -174,8 +176,12 @@ async def test_a_checkpoint_that_was_deleted_while_the_job_was_stopped_is_not_ha
     assert older in status.checkpoints  # attempt 2 may have saved another one by now
     assert newest not in status.checkpoints
     assert status.restarts is None
-    events = (await saving.arena.client.list(Event, saving.arena.namespace)).items
-    assert [each.type for each in events if each.reason == "CheckpointGone"] == ["Warning"]
+
+    async def warned() -> list[str]:
+        events = (await saving.arena.client.list(Event, saving.arena.namespace)).items
+        return [each.type for each in events if each.reason == "CheckpointGone"]
+
+    assert await until("an Event says so", warned) == ["Warning"]
     await suspended(saving, "one", True)
     await saving.arena.phase("one", "Suspended")
     delete(status.checkpoint_dir)

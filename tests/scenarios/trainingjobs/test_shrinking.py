@@ -90,6 +90,9 @@ STUBBORN = """
     folder = pathlib.Path({folder!r})
     if muster.attempt() == 1 and muster.rank() == 2:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (folder / "deaf").touch()
+    while not (folder / "deaf").exists():
+        time.sleep(0.05)
     if muster.rank() == 0:
         muster.save_checkpoint(5, lambda path: pathlib.Path(path).write_text("5"))
     while not (folder / "done").exists() and not (folder / "stubborn").exists():
@@ -97,7 +100,8 @@ STUBBORN = """
     while muster.attempt() == 2 and not (folder / "done").exists():
         time.sleep(0.05)
 """
-"""Rank 2 of the first attempt ignores SIGTERM. So the second attempt can begin only when `stubborn` exists."""
+"""Rank 2 of the first attempt ignores SIGTERM before a checkpoint is saved. So the second attempt can begin only when
+`stubborn` exists."""
 
 
 @BY_SCHEDULER

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
+import threading
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -13,7 +16,7 @@ from muster.kube.connection.credentials import Anonymous
 from muster.kube.connection.pki import CertificateAuthority
 from muster.kube.errors import ApiError, NotFound, ServerTimeout, TooManyRequests, Unauthorized, Unavailable
 from tests.support.waiting import until
-from tests.unit.agent.answers import OK, Server, always, serving, status, tls_of
+from tests.unit.agent.answers import OK, Answer, Server, always, serving, status, tls_of
 
 
 def api(server: Server, credentials: Anonymous | None = None, timeout_s: float = 30.0) -> AgentApi:
@@ -98,9 +101,7 @@ async def test_a_server_that_never_answers_is_given_up_and_asked_again_once_it_d
         asking.close()
 
 
-async def test_a_server_that_drips_is_not_listened_to_for_ever() -> None:
-    hung_up = asyncio.Event()
-
+def dripping(hung_up: asyncio.Event) -> Answer:
     async def answer(request: bytes, writer: asyncio.StreamWriter) -> bool:
         if b"/drips" not in request:
             writer.write(OK)
@@ -115,13 +116,43 @@ async def test_a_server_that_drips_is_not_listened_to_for_ever() -> None:
             hung_up.set()
             raise
 
-    async with serving(answer) as server:
+    return answer
+
+
+async def test_a_server_that_drips_is_not_listened_to_for_ever() -> None:
+    hung_up = asyncio.Event()
+    async with serving(dripping(hung_up)) as server:
         asking = api(server, timeout_s=0.5)
         with pytest.raises(ServerTimeout):
             await asking.request("GET", "/drips")
         await hung_up.wait()
         await until("the next is answered", lambda: answers(asking))
         asking.close()
+
+
+@dataclass(frozen=True)
+class SlowFiles(ClusterConfig):
+    """Its certificates are on a file system that answers late."""
+
+    there: threading.Event = field(default_factory=threading.Event)
+
+    def ssl_context(self, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext | None:
+        assert self.there.wait(60)
+        return super().ssl_context(certificate, key)
+
+
+async def test_request_that_was_given_up_before_it_was_sent_is_not_sent() -> None:
+    """Otherwise a server that drips would keep its thread, and with it all later requests."""
+    authority = CertificateAuthority.create("a")
+    async with serving(dripping(asyncio.Event()), tls_of(authority)) as server:
+        config = SlowFiles(server=server.url, ca_data=authority.certificate)
+        asking = AgentApi(config, user_agent="muster-agent/test", timeout_s=0.3)
+        with pytest.raises(ServerTimeout):
+            await asking.request("GET", "/drips")
+        config.there.set()
+        await until("the next is answered", lambda: answers(asking))
+        asking.close()
+    assert not [each for each in server.requests if b"/drips" in each]
 
 
 async def answers(asking: AgentApi) -> bool:

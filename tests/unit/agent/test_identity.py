@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.agent.check import Host
-from muster.agent.identity import Facts, facts, node_of_token
+from muster.agent.identity import Facts, facts
+from muster.kube.nodetoken import node_of_token
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version: gcc\n"
 OPEN = (

@@ -11,12 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from muster.agent.aside import StillBusyError
 from muster.agent.check import Host, Setup
 from muster.agent.checks.kernellog import SAY_AGAIN_S, KernelLog, make
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.kmsg import Kmsg
 from muster.fleet.health.logfile import LogFile
 from tests.support.kmsgdevice import PATH, Device, record
+from tests.support.waiting import until
 
 NOW_S = 1_790_000_000.0
 UPTIME_S = 5000.0
@@ -106,14 +108,7 @@ async def test_a_look_that_came_too_late_loses_nothing() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    found: list[Finding] = []
-    for _ in range(2000):
-        try:
-            found += await look(path_s, NOW_S + 1)
-        except Exception:
-            await asyncio.sleep(0.005)
-        if found:
-            break
+    found = await until("it is read", lambda: look(path_s, NOW_S + 1), ignoring=(StillBusyError,))
     assert [each.code for each in found] == ["79"]
 
 

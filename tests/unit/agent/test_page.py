@@ -32,7 +32,11 @@ async def test_a_loop_that_stands_still_is_named() -> None:
         assert await ask(port, get("/healthz")) == (200, "ok\n")
         now_s = 31.0
         assert await ask(port, get("/healthz")) == (500, "check/disk: no progress for 31 s\n")
-        assert await ask(port, get("/metrics")) == (200, 'muster_progress_age_seconds{loop="check/disk"} 31\n')
+        lines = (
+            'muster_progress_age_seconds{loop="check/disk"} 31\n'
+            'muster_progress_deadline_seconds{loop="check/disk"} 30\n'
+        )
+        assert await ask(port, get("/metrics")) == (200, lines)
         progress.mark("check/disk")
         assert await ask(port, get("/healthz")) == (200, "ok\n")
 

@@ -86,8 +86,10 @@ async def test_answer_of_another_server_is_not_accepted(nonsense: bytes, method:
         writer.take([XID])
         await until("it got two unreadable answers", lambda: writer.writes["Unreadable"] > 1)
         assert writer.writes["ok"] == 0
+        assert writer.failing_s > 0
         lies = False
         await until("it is written", lambda: writer.writes["ok"])
+        assert writer.failing_s == 0
         assert [each["code"] for each in statuses(server.requests)[-1]["findings"]] == ["79"]
 
 

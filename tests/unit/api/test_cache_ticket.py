@@ -6,8 +6,6 @@ import base64
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from muster.api.cache_ticket import (
     CLOCK_SKEW_S,
@@ -44,14 +42,12 @@ def test_ticket_of_another_cluster_is_refused():
         VERIFIER.verify(TicketSigner(b"t" * 32).sign(TICKET), NOW)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_changed_character_is_refused(data):
+def test_changed_character_is_refused():
     text = SIGNER.sign(TICKET)
-    at = data.draw(st.integers(0, len(text) - 1))
-    other = data.draw(st.sampled_from("ABab01-_.=+/ ").filter(lambda each: each != text[at]))
-    with pytest.raises(TicketRefused):
-        VERIFIER.verify(text[:at] + other + text[at + 1 :], NOW)
+    for at, there in enumerate(text):
+        for other in set("ABab01-_.=+/ ") - {there}:
+            with pytest.raises(TicketRefused):
+                VERIFIER.verify(text[:at] + other + text[at + 1 :], NOW)
 
 
 @pytest.mark.parametrize(

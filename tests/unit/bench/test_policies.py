@@ -69,7 +69,7 @@ def test_last_line_is_the_report_and_the_same_for_any_number_of_processes() -> N
         done = subprocess.run(
             [
                 sys.executable, "-m", "bench.policies", "--models", "kalos", "--seeds", "1", "--loads", "85",
-                "--days", "1", "--processes", str(processes),
+                "--days", "0.5", "--processes", str(processes),
             ],
             cwd=ROOT, capture_output=True, text=True, check=True,
         )  # fmt: skip

@@ -124,9 +124,7 @@ def test_a_port_is_free_or_in_use(tmp_path: Path) -> None:
 
     port = free_port(set())
     assert not port_in_use(port)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", port)):
         assert port_in_use(port)
         with pytest.raises(ClusterConflictError, match=str(port)):
             start(Layout(tmp_path / "c"), ClusterSpec(port=port))

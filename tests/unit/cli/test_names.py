@@ -138,7 +138,7 @@ def test_a_namespace_and_a_name_of_a_manifest_that_cannot_be_one(
 
 def test_every_argument_that_is_a_name_is_checked() -> None:
     """A command that is added later cannot forget the check."""
-    not_names = {"script", "args", "arguments", "slot", "trace", "files", "log", "shell"}
+    not_names = {"script", "args", "arguments", "slot", "trace", "file", "files", "folder", "log", "shell"}
     for path, parameter in parameters(cli, "muster"):
         if isinstance(parameter, click.Argument) and parameter.name not in not_names:
             assert parameter.callback is not None, f"{path}: {parameter.name}"

@@ -18,7 +18,7 @@ def test_every_command_and_option_is_on_it() -> None:
     page = commands.page()
     assert all(f"### muster {name}\n" in page for name in COMMANDS)
     assert "#### muster fault node\n" in page
-    assert page.count("`--kubeconfig FILE`") == 3, "once for all, and that of the controller and of the webhook"
+    assert page.count("`--kubeconfig FILE`") == 6, "once for all, and that of each process of the chart"
 
 
 def test_check_fails_where_the_page_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

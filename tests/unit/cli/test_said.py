@@ -93,13 +93,14 @@ def test_an_unknown_option_before_the_script_is_ours(capfd: pytest.CaptureFixtur
 def test_an_unreachable_cluster_with_and_without_one_on_this_machine(
     up: bool, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    monkeypatch.setenv("KUBECONFIG", str(onejob.write_kubeconfig(tmp_path, f"http://127.0.0.1:{port}")))
     monkeypatch.setattr("muster.cli.target._RETRY_S", 0.1)
     if up:
         Layout(state).daemon_file.write_bytes(msgspec.json.encode(ProcessId.of(os.getpid())))
-    assert run(["list"]) == ExitCode.NO_CLUSTER
+    with socket.socket() as taken:  # it does not listen, and no other process gets its port
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("KUBECONFIG", str(onejob.write_kubeconfig(tmp_path, url)))
+        assert run(["list"]) == ExitCode.NO_CLUSTER
     said = capfd.readouterr().err
     assert ("use --embedded for the cluster on this machine" in said) == up
     assert ("muster up" in said) == (not up)

@@ -78,7 +78,9 @@ async def test_run_and_wait_exits_as_the_job_did_or_with_6(
                 put_job(api, phase)
 
         api.before.append(created)
-        code = await called(api, tmp_path, "run", "-f", str(path), "--wait", "--timeout", "1s")
+        code = await called(
+            api, tmp_path, "run", "-f", str(path), "--wait", "--timeout", "1s" if phase == "Pending" else "1m"
+        )
     assert code == {"Pending": 6, "Failed": 1, "Succeeded": 0}[phase]
     assert ("'train' has not ended after 1 s" in capfd.readouterr().err) == (phase == "Pending")
 

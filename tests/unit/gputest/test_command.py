@@ -15,7 +15,7 @@ import pytest
 
 from muster.gputest.cli import USAGE, main, rendezvous
 from muster.gputest.figures import FIGURES
-from muster.gputest.probes.allreduce import free_port
+from muster.gputest.probes.allreduce import held_port
 from muster.gputest.report import SCHEMA, Report
 from tests.unit.gputest.runs import AMPLE_S, command, report
 
@@ -93,9 +93,9 @@ def test_the_program_stands_alone_and_starts_without_its_libraries() -> None:
 
 @pytest.mark.slow
 def test_two_nodes_sum_together() -> None:
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NNODES": "2"}
     arguments = ("--backend", "cpu:2", "--level", "2", "--test", "all-reduce-nodes", "--budget-s", "100")
-    with ThreadPoolExecutor(2) as pool:
+    with held_port() as port, ThreadPoolExecutor(2) as pool:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NNODES": "2"}
         nodes = [pool.submit(report, *arguments, NODE_RANK=str(rank), **meeting) for rank in range(2)]
     for node in nodes:
         assert node.result().failures == ()

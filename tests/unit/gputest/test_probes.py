@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -210,8 +211,17 @@ def test_a_product_that_changes_under_load_is_found() -> None:
 
 
 def test_node_without_peers_reports_it_and_does_not_hang() -> None:
-    bench = Bench(ReferenceBackend(1), deadline_s=0.1, meeting=("127.0.0.1", allreduce.free_port()))
-    assert bench.run(allreduce.run_between_nodes).failed == {(Code.RANK_FAILED, "CPU-0000")}
+    with allreduce.held_port() as port:
+        bench = Bench(ReferenceBackend(1), deadline_s=0.1, meeting=("127.0.0.1", port))
+        assert bench.run(allreduce.run_between_nodes).failed == {(Code.RANK_FAILED, "CPU-0000")}
+
+
+def test_port_of_ranks_is_theirs_until_they_have_met() -> None:
+    with allreduce.held_port() as port:
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+        with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port), 20):
+            pass
 
 
 def test_one_gpu_has_no_peers() -> None:
@@ -254,7 +264,15 @@ def test_no_gpu_seems_slow_because_threads_of_ours_wait_for_each_other(test: Cal
 
 
 def test_short_measurements_are_repeated() -> None:
-    backend = Busy()
+    class Timed(Busy):
+        """A product takes 10 microseconds, whatever this machine does."""
+
+        def timed(self, devices: Sequence[int], work: Callable[[], object]) -> float:
+            before = self.multiplied
+            work()
+            return (self.multiplied - before) * 1e-5
+
+    backend = Timed()
     bench = Bench(backend)
     a = backend.upload(0, np.ones((8, 8)), "fp32")
     bench.rate([0], 1.0, lambda: backend.multiply(0, a, a, "fp32"))

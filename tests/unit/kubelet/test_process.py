@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from muster.embedded.kubelet.containers.process import Process, ProcessSpec, StartError
 from muster.embedded.kubelet.containers.shim import process_table
 from muster.embedded.kubelet.sweep import CLUSTER_MARKER, NODE_MARKER, POD_MARKER, sweep
+from tests.support.waiting import TIMEOUT_S, until
 
 
 def spec(log: Path, *argv: str, **variables: str) -> ProcessSpec:
@@ -23,13 +23,6 @@ def spec(log: Path, *argv: str, **variables: str) -> ProcessSpec:
 
 def text(log: Path) -> str:
     return "".join(line.split(" ", 3)[3] for line in log.read_text().splitlines(keepends=True))
-
-
-def written(log: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not log.exists() or not log.read_text().endswith("\n"):
-        assert time.monotonic() < deadline, "nothing was logged"
-        time.sleep(0.02)
 
 
 async def test_output_is_complete_when_the_end_is_reported(tmp_path: Path) -> None:
@@ -43,11 +36,11 @@ async def test_output_is_complete_when_the_end_is_reported(tmp_path: Path) -> No
 async def test_kill_ends_everything(tmp_path: Path) -> None:
     log = tmp_path / "0.log"
     process = await Process.start(spec(log, "sh", "-c", "trap '' TERM; setsid sleep 1000 & echo $!; wait"))
-    async with asyncio.timeout(20):
-        await asyncio.to_thread(written, log)
-        child = int(text(log))
-        process.signal(15)
-        process.kill()
+    await until("it is logged", lambda: log.exists() and log.read_text().endswith("\n"))
+    child = int(text(log))
+    process.signal(15)
+    process.kill()
+    async with asyncio.timeout(TIMEOUT_S):
         exited = await process.exited
     assert (exited.code, exited.signal) == (137, 9)
     assert child not in process_table()
@@ -81,14 +74,14 @@ def test_sweep_ends_what_is_marked_and_what_that_started_and_nothing_else() -> N
     try:
         assert sweep(cluster, "a") == 2
         assert [process.poll() is None for process in processes[1:]] == [True, True]
-        processes[0].wait(5)  # killed, or ended by itself because its child was killed first
+        processes[0].wait(TIMEOUT_S)  # killed, or ended by itself because its child was killed first
         assert sweep(cluster) == 2
         assert processes[2].poll() is None
         assert sweep(cluster) == 0
     finally:
         assert sweep(other) == 2
         for process in processes:
-            process.wait(5)
+            process.wait(TIMEOUT_S)
             assert process.stdout is not None
             process.stdout.close()
 

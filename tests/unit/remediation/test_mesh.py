@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from muster.fleet.remediation.evidence.mesh import members_of
 from muster.kube.errors import ApiError
+from muster.kube.objects.meta import ObjectMeta
+from muster.kube.objects.node import Node, NodeAddress, NodeStatus
 from tests.unit.remediation.virtualward import OPEN, VirtualWard
 
 NAMES = [f"n{number}" for number in range(8)]
@@ -71,3 +74,16 @@ def test_recreated_node_is_not_dead_by_reports_about_its_predecessor() -> None:
             assert not ward.out_of_use()
 
     ward.run(story)
+
+
+def test_only_nodes_with_an_ip_address_are_probed() -> None:
+    """Otherwise all their peers would report them, as agents do not resolve names."""
+    given = {"dual": ("10.0.0.1", "fd00::1"), "late": ("node.example", "10.0.0.2"), "name": ("node.example",), "no": ()}
+    nodes = [
+        Node(
+            metadata=ObjectMeta(name=name),
+            status=NodeStatus(addresses=tuple(NodeAddress(type="InternalIP", address=each) for each in addresses)),
+        )
+        for name, addresses in given.items()
+    ]
+    assert {each.name: each.address for each in members_of(nodes)} == {"dual": "10.0.0.1", "late": "10.0.0.2"}

@@ -37,11 +37,11 @@ class Counting(InProcessTransport):
 
     @asynccontextmanager
     async def chunks(
-        self, path: str, *, params: Mapping[str, str], stall_s: float
+        self, path: str, *, params: Mapping[str, str], stall_s: float, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         self.open[path] += 1
         try:
-            async with super().chunks(path, params=params, stall_s=stall_s) as chunks:
+            async with super().chunks(path, params=params, stall_s=stall_s, headers=headers) as chunks:
                 yield chunks
         finally:
             self.open[path] -= 1

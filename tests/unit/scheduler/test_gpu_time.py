@@ -12,7 +12,7 @@ from muster.scheduler.explain.idle_gpus import IdleWhy, idle_gpus
 from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import MarkBound
-from tests.unit.scheduler.world import World
+from tests.unit.scheduler.world import World, node
 
 
 class Measured(World):
@@ -186,3 +186,23 @@ def test_a_gang_that_starts_at_once_has_no_delay() -> None:
     plan = world.run()
     assert not any(isinstance(action, MarkBound) for action in plan.actions)
     assert world.total("backfill_delay_seconds_count") == 0
+
+
+def test_gpus_of_all_nodes_are_used_or_free_or_unusable() -> None:
+    world = Measured()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("runs", 1)
+    world.run()
+    world.wait(SAMPLE_S + 1)
+    assert {state: world.total("gpus", state=state) for state in ("used", "free", "unusable")} == {
+        "used": 8,
+        "free": 16,
+        "unusable": 0,
+    }
+    world.set_node(node("b", ready=False))
+    world.wait(SAMPLE_S + 1)
+    assert {state: world.total("gpus", state=state) for state in ("used", "free", "unusable")} == {
+        "used": 8,
+        "free": 8,
+        "unusable": 8,
+    }

@@ -329,8 +329,14 @@ def test_explain_counts_the_nodes_that_rules_close() -> None:
     assert f"2 beside pods they must keep away from ({RACK})" in [count.text() for count in said.nodes]
 
 
+def peers_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, Peers) for each in gc.get_objects())
+
+
 def test_sets_of_pods_that_no_rule_is_about_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "FEW", 4)
+    others = peers_in_memory()  # of tests before this one
     world = racks(2, 2)
     keeps_away = apart(term(RACK, {"app": "x"}))
     world.add_pod("stays", {"gpus": 1, "affinity": keeps_away}, labels={"app": "x"})
@@ -342,8 +348,7 @@ def test_sets_of_pods_that_no_rule_is_about_any_more_are_forgotten(monkeypatch: 
         assert racks_of(world, gang) == ["r0", "r1"]
         world.remove_gang(gang)
         world.state.remove_placement(world.placements.pop(f"default/{gang}"))
-    gc.collect()
-    assert sum(isinstance(each, Peers) for each in gc.get_objects()) < 30
+    assert peers_in_memory() < others + 30
     world.add_pod("comes", {"gpus": 1, "affinity": keeps_away}, labels={"app": "x"})
     world.run()
     world.add_gang("again", 2, gpus=1, affinity=apart(term(RACK, own("again")), term(RACK, {"app": "x"})))

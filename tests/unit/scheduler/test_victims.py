@@ -278,3 +278,25 @@ def test_one_gang_that_is_enough_leaves_instead_of_a_dearer_one_that_no_greedy_o
     victims = [Victim(str(at), (2, 0.0), cost, nodes) for at, (nodes, cost) in enumerate(gangs)]
     chosen = cheapest(victims, lambda gone: sum(victims[at].nodes for at in gone) >= 3)
     assert [victim.key for victim in chosen] == ["0"]
+
+
+def test_gang_that_would_be_enough_is_passed_over_for_a_later_one_that_costs_less() -> None:
+    """Before, the choice among 60 gangs could cost half as much again as the best; the search alone was too short."""
+    gangs = [(9, 9.0), (11, 10.0), (2, 7.0), (2, 2.0)]
+    victims = [Victim(str(at), (2, 0.0), cost, nodes) for at, (nodes, cost) in enumerate(gangs)]
+    chosen = cheapest(victims, lambda gone: sum(victims[at].nodes for at in gone) >= 12, steps_max=0)
+    assert [victim.key for victim in chosen] == ["1", "3"]
+
+
+def test_answer_is_not_completed_gang_by_gang_if_each_test_visits_thousands() -> None:
+    """Twenty levels of 200 gangs: each call of `fits` visits all 4000."""
+    asked = 0
+
+    def fits(gone: frozenset[int]) -> bool:
+        nonlocal asked
+        asked += 1
+        return len(gone) >= 3990
+
+    victims = [Victim(str(at), (2, float(at // 200)), 1.0) for at in range(4000)]
+    assert len(cheapest(victims, fits, steps_max=0)) == 3990
+    assert asked <= 20 * 3 * (200 + 9), "three greedy answers a level: a bisection, and one test of each gang"

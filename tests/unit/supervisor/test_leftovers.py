@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.trainingjobs.supervisor.attempts import leftovers
 from muster.trainingjobs.supervisor.attempts.leftovers import remove_leftovers
 from tests.support.waiting import until
 
@@ -94,11 +95,15 @@ def test_existing_files_stay(tmp_path: Path) -> None:
     assert old.exists()
 
 
-async def test_a_description_stays_while_a_proxy_that_may_have_written_it_lives(tmp_path: Path, start: Start) -> None:
+async def test_a_description_stays_while_a_proxy_that_may_have_written_it_lives(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     since = time.time()
     program = tmp_path / "hydra_pmi_proxy"
     program.symlink_to("/bin/sleep")
-    proxy = start(program, 60)
+    proxy = start(program, 600)
+    # tests beside this one have proxies too, which may run for longer than this one waits
+    monkeypatch.setattr(leftovers, "_pids", lambda: [proxy.pid])
     description = segment(tmp_path, "hydra_hwloc_xmlfile_abc")
     await asyncio.sleep(2.5)  # the start of a process is known to the second
     assert remove_leftovers(since, str(tmp_path), str(tmp_path)) == []

@@ -97,6 +97,19 @@ def test_rank_of_another_attempt_or_without_a_number_is_refused(node: Node, aske
     assert node.gets(events.RankAsks(4, *asked)) == [instructions.RefuseRank(4)]
 
 
+@pytest.mark.parametrize("why", ["directed", "failed"])
+def test_rank_that_starts_while_the_attempt_stops_is_asked_to_stop_at_once(node: Node, why: str) -> None:
+    started(node, ranks=2)
+    node.gets(events.RankAsks(2, "1", 2))
+    if why == "directed":
+        node.directed("exit", 1, graceS=600)
+    else:
+        node.gets(events.RankEnded(0, 256, False, 0), examined(0, 256))
+    assert node.asked(instructions.SignalGroup)[-1] == instructions.SignalGroup(201, signal.SIGTERM)
+    node.gets(events.RankStarted(2, 202))
+    assert node.done == [instructions.SignalGroup(202, signal.SIGTERM)]
+
+
 def test_failed_start_finishes_the_attempt_with_the_program_and_errno(node: Node) -> None:
     node.runs(1)
     node.gets(events.StartFailed("train: not found", 2, "train"))

@@ -20,14 +20,17 @@ from tests.support.nodecache import node_cache
 from tests.support.peergang import SIGNER, loopback, ticket_file
 from tests.support.waiting import eventually
 
-ADDRESS = loopback(1)[0]
+
+@pytest.fixture
+def address() -> str:
+    return loopback(1)[0]
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
+def daemon(tmp_path: Path, address: str) -> Iterator[Daemon]:
     keys = tmp_path / "ticket.pub"
     keys.write_text(SIGNER.public_key)
-    with node_cache(tmp_path, "--size=1Gi", "--floor=0", f"--address={ADDRESS}", f"--ticket-key={keys}") as daemon:
+    with node_cache(tmp_path, "--size=1Gi", "--floor=0", f"--address={address}", f"--ticket-key={keys}") as daemon:
         yield daemon
 
 
@@ -49,21 +52,21 @@ def write_ticket(path: Path, attempt: int, expires: int) -> str:
 
 
 def test_supervisor_is_a_member_while_the_attempt_runs_and_after_a_restart_of_the_cache(
-    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = member(monkeypatch, daemon.socket_path)
     eventually("the address", cache.report)
-    assert cache.report() == {"cacheAddress": ADDRESS, "cacheExpires": 0}
+    assert cache.report() == {"cacheAddress": address, "cacheExpires": 0}
     expires = int(time.time()) + 3600
     cache.follow(write_ticket(tmp_path / "ticket", 1, expires))
     eventually("a member", lambda: readers(daemon) == {"u-1": 1})
-    assert cache.report() == {"cacheAddress": ADDRESS, "cacheExpires": expires}
+    assert cache.report() == {"cacheAddress": address, "cacheExpires": expires}
     daemon.kill()
     daemon.start()
     eventually("a member again", lambda: readers(daemon) == {"u-1": 1})
     cache.follow("")
     eventually("no member", lambda: readers(daemon) == {})
-    assert cache.report() == {"cacheAddress": ADDRESS, "cacheExpires": 0}
+    assert cache.report() == {"cacheAddress": address, "cacheExpires": 0}
 
 
 def test_renewed_ticket_replaces_the_file_at_once(tmp_path: Path) -> None:
@@ -84,9 +87,9 @@ def test_pod_without_a_cache_has_no_thread_and_reports_nothing() -> None:
     assert cache.report() == {}
 
 
-def test_absent_cache_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_cache_is_waited_for(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = member(monkeypatch, str(tmp_path / "sockets" / "cache.sock"))
     assert cache.report() == {}
-    with node_cache(tmp_path, "--size=1Gi", "--floor=0", f"--address={ADDRESS}"):
+    with node_cache(tmp_path, "--size=1Gi", "--floor=0", f"--address={address}"):
         eventually("the address", cache.report)
     assert threading.active_count() > 1

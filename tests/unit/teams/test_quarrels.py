@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from muster.sim.virtual.network import Calm, Fate, InProcessTransport, Trace, Wa
 from muster.teams import executor
 from tests.support.apicore import Cluster
 from tests.support.teamclusters import TeamCluster
+from tests.support.virtualtime import in_virtual_time
 
 DAY_S = 86_400.0
 NODES = 6
@@ -81,17 +80,20 @@ class Quarrel:
     def _client(self, name: str, fates: Calm, trace: Trace) -> Client:
         transport = InProcessTransport(self._core, name, fates, trace)
         metrics = kube_metrics(CollectorRegistry())
-        return Client(ClusterConfig(server="http://none"), transport=transport, metrics=metrics)
+        rng = random.Random(name)
+        return Client(ClusterConfig(server="http://none"), transport=transport, metrics=metrics, rng=rng)
 
     def manage(self) -> None:
         """Two managers, the second a day behind the first."""
+        now = asyncio.get_running_loop().time
         for number, storm in enumerate(self.storms):
             trace = Trace()
             trace.listeners.append(self._witnessed)
             ahead_s = DAY_S * (1 - number)
             self.cluster.manage(
                 self._client(f"manager {number}", storm, trace),
-                clock=lambda ahead_s=ahead_s: time.time() + ahead_s,
+                clock=lambda ahead_s=ahead_s: now() + ahead_s,
+                rng=random.Random(number),
                 broken_after_s=0.05,
                 healthy_after_s=0.2,
                 request_timeout_s=0.5,
@@ -119,14 +121,13 @@ class Quarrel:
 
 
 @pytest.fixture
-async def quarrel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Quarrel]:
+def quarrel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Quarrel:
     monkeypatch.setattr(executor, "RETRY_S", 0.05)
-    made = Quarrel(request.param)
-    yield made
-    await made.cluster.stop()
+    return Quarrel(request.param)
 
 
 @pytest.mark.parametrize("quarrel", range(5), indirect=True)
+@in_virtual_time
 async def test_two_managers_never_give_a_node_two_teams_and_agree_in_the_end(quarrel: Quarrel) -> None:
     cluster = quarrel.cluster
     await cluster.add_nodes(NODES)

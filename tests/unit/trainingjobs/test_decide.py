@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from muster.api.names import WORKER_CONTAINER
+from muster.kube.objects.container import ContainerState, ContainerStateTerminated, ContainerStatus
+from muster.kube.objects.pod import PodCondition, PodStatus
 from muster.trainingjobs.plan import (
     CreatePod,
     DeletePod,
@@ -15,7 +18,7 @@ from muster.trainingjobs.plan import (
 )
 from muster.trainingjobs.pods.pod import build_pod
 from muster.trainingjobs.snapshot import HardwareEvidence
-from tests.unit.trainingjobs.world import PODS, World, make_job
+from tests.unit.trainingjobs.world import PODS, World, make_job, moment
 
 API_WRITES_PER_FAULT = 5
 """Most status writes from a fault to useful work: Restarting, stopped, placed, Running, useful, and one for late
@@ -194,6 +197,33 @@ def test_an_evicted_pod_is_replaced_without_waiting_for_its_end() -> None:
     world.control()
     assert [(action.slot, action.attempt) for action in world.actions(CreatePod)][2:] == [(0, 2)]
     assert world.status.faults[-1].rule == "evicted"
+
+
+@pytest.mark.parametrize(
+    ("ended_after_s", "code", "rule"),
+    [
+        (5, 143, "gang-not-bound"),  # the release ended the container
+        (None, 143, "gang-not-bound"),
+        (-5, 1, "container-exit"),  # it had ended before
+    ],
+)
+def test_a_container_that_ended_because_its_pod_was_released_is_not_at_fault(
+    ended_after_s: int | None, code: int, rule: str
+) -> None:
+    world = World(make_job(2)).started()
+    began, pod = world.now, world.holder(0)
+    ended = None if ended_after_s is None else moment(began + ended_after_s)
+    condition = PodCondition(
+        type="DisruptionTarget", status="True", reason="GangNotBound", last_transition_time=moment(began)
+    )
+    state = ContainerState(terminated=ContainerStateTerminated(exit_code=code, reason="Error", finished_at=ended))
+    container = ContainerStatus(name=WORKER_CONTAINER, state=state)
+    status = PodStatus(phase="Failed", conditions=(condition,), container_statuses=(container,))
+    world.pods[pod.name] = replace(pod, status=status)
+    world.members.pop(pod.uid, None)
+    world.step(10)
+    world.control()
+    assert world.status.faults[-1].rule == rule
 
 
 @pytest.mark.parametrize("size", [3, 48])

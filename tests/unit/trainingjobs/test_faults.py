@@ -19,6 +19,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "node-deleted": [{"kind": "node", "reason": "Deleted"}, {"kind": "node", "reason": "Replaced"}],
     "node-lost": [{"kind": "node", "reason": "NotReady"}],
     "preempted": [{"kind": "pod", "reason": "PreemptionByScheduler"}, {"kind": "pod", "reason": "Preempting"}],
+    "gang-not-bound": [{"kind": "pod", "reason": "GangNotBound"}],
     "evicted": [
         {"kind": "pod", "reason": "EvictionByEvictionAPI"},
         {"kind": "pod", "reason": "DeletionByTaintManager"},
@@ -84,6 +85,13 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"kind": "rank", "code": 1, "message": "RuntimeError: Connection reset by peer"},
         {"kind": "rank", "code": 134, "signal": 6, "message": "Watchdog caught collective operation timeout"},
         {"kind": "rank", "code": 1, "message": "ncclRemoteError: remote process exited"},
+        {
+            "kind": "rank",
+            "code": 134,
+            "signal": 6,
+            "message": "cma_ep.c:85 process_vm_readv(pid=21 {0x5,77442}-->{0x6,77442}) returned -1: No such process",
+        },
+        {"kind": "rank", "code": 134, "signal": 6, "message": "Transport retry count exceeded on mlx5_0:1/IB"},
     ],
     "rank-terminated": [{"kind": "rank", "code": 143, "signal": 15}, {"kind": "rank", "code": 143}],
     "rank-killed": [{"kind": "rank", "code": 137, "signal": 9}, {"kind": "rank", "code": 137}],

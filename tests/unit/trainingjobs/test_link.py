@@ -28,6 +28,7 @@ from muster.trainingjobs.rendezvous import members as members_module
 from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
 from muster.trainingjobs.rendezvous.tokens import PodIdentity
+from tests.support.loopback import loopback_subnet
 from tests.support.waiting import until
 
 JOB, KEY, POD = "job-uid", "ns/job", "pod-uid"
@@ -58,7 +59,10 @@ class Server:
         self.members = Members(b"secret", lambda key: None)
         self.members.direct(JOB, KEY, Directive(attempt=1, desired="hold", slots=(POD,)))
         self.resumed: dict[tuple[str, int], bool] = {}
-        self.transports: set[asyncio.Transport] = set()
+        self.transports: dict[asyncio.Transport, None] = {}
+        self.leads: Callable[[asyncio.Transport], bool] = lambda _: True
+        """Whether a connection reaches the leader; else it reaches another replica behind the same Service."""
+        self.refused = 0
         self.port, self.host = port, host
 
     def pod(self, key: str) -> Pod:
@@ -70,6 +74,9 @@ class Server:
     async def identify(self, token: str) -> PodIdentity:
         return PodIdentity("ns", "pod", POD)
 
+    async def is_gone(self, job_key: str, job_uid: str) -> bool:
+        return False
+
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         @web.middleware
@@ -77,8 +84,12 @@ class Server:
             assert request.transport is not None
             tls = request.transport.get_extra_info("ssl_object")
             self.resumed[request.transport.get_extra_info("peername")] = tls.session_reused
-            self.transports.add(request.transport)
-            return await handler(request)
+            self.transports[request.transport] = None
+            answer = await handler(request) if self.leads(request.transport) else None
+            if answer is not None and self.leads(request.transport):
+                return answer
+            self.refused += 1
+            return web.json_response({"message": "another replica leads"}, status=503, headers={"Retry-After": "0"})
 
         app = RendezvousServer(self, self.members, self).app()  # type: ignore[arg-type]
         app.middlewares.append(note)
@@ -105,7 +116,7 @@ async def up() -> AsyncIterator[contextlib.AsyncExitStack]:
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch, up: contextlib.AsyncExitStack) -> Server:
     monkeypatch.setattr(members_module, "POLL_S_MIN", 1.0)
-    server = Server()
+    server = Server(host=f"{loopback_subnet()}.1")  # of its own: one test listens on its port again
     await up.enter_async_context(server.listening())
     return server
 
@@ -123,7 +134,7 @@ class Side:
 
 @pytest.fixture(params=["real", "simulated"])
 async def side(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> AsyncIterator[Side]:
-    url, ca, token = f"https://127.0.0.1:{server.port}", tmp_path / "ca", tmp_path / "token"
+    url, ca, token = f"https://{server.host}:{server.port}", tmp_path / "ca", tmp_path / "token"
     ca.write_bytes(AUTHORITY.certificate)
     token.write_text("t")
     if request.param == "real":
@@ -196,11 +207,55 @@ async def test_a_controller_that_went_away_is_found_again(
     side.say("idle")
     await until("a poll waits", lambda: server.hears)
     await up.aclose()
-    back = Server(server.port)
+    back = Server(server.port, server.host)
     async with back.listening():
         await until("it is back", lambda: back.hears)
         side.say("finished")
         await until("and says what is new", lambda: back.member.state == "finished")
+
+
+@pytest.fixture
+def standbys(server: Server) -> None:
+    """Every connection but the first reaches a replica that does not lead."""
+    server.leads = lambda transport: transport is next(iter(server.transports))
+
+
+@pytest.fixture
+async def one_connection(server: Server, standbys: None, side: Side) -> asyncio.Transport:
+    """The only connection to the leader; others were refused."""
+    side.say("idle")
+    await until("a poll waits", lambda: server.hears)
+    await until("a replica that does not lead has refused", lambda: server.refused > 1)
+    return next(iter(server.transports))
+
+
+async def test_a_directive_arrives_while_new_connections_reach_a_replica_that_does_not_lead(
+    server: Server, one_connection: asyncio.Transport, side: Side
+) -> None:
+    for attempt in range(2, 5):
+        server.members.direct(JOB, KEY, Directive(attempt=attempt, desired="hold", slots=(POD,)))
+        await until("directed", lambda attempt=attempt: side.got and side.got[-1]["attempt"] == attempt)  # type: ignore[misc]
+    assert [each["attempt"] for each in side.got] == sorted(each["attempt"] for each in side.got)
+
+
+async def test_news_take_the_connection_to_the_leader(
+    server: Server, one_connection: asyncio.Transport, side: Side
+) -> None:
+    for number in range(2, 5):
+        side.say("running", number)
+        server.members.direct(JOB, KEY, Directive(attempt=number, desired="hold", slots=(POD,)))
+        await until("the news is there", lambda number=number: server.member.attempt == number)  # type: ignore[misc]
+    assert not one_connection.is_closing()
+
+
+async def test_another_replica_that_leads_is_found(
+    server: Server, one_connection: asyncio.Transport, side: Side
+) -> None:
+    server.leads = lambda transport: transport is not one_connection
+    server.members.clear()
+    await until("a poll waits", lambda: server.hears)
+    side.say("finished")
+    await until("the news is there", lambda: server.member.state == "finished")
 
 
 @pytest.mark.parametrize("side", ["real"], indirect=True)

@@ -17,6 +17,13 @@ from muster.sdk import records
 from muster.trainingjobs.supervisor.attempts import checkpoints as look
 from muster.trainingjobs.supervisor.attempts.checkpoints import Look, is_there
 from muster.trainingjobs.supervisor.settings import Settings
+from tests.support.waiting import TIMEOUT_S
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer waits for the check, however busy this machine is."""
+    monkeypatch.setattr(look, "AT_ONCE_S", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -63,20 +70,20 @@ def test_a_folder_that_does_not_answer_is_not_waited_for_without_end(
 
     def hangs(path: str) -> bool | None:
         asked.set()
-        answers.wait(30)
+        answers.wait(TIMEOUT_S)
         return is_there(path)
 
     monkeypatch.setattr(look, "is_there", hangs)
     monkeypatch.setattr(look, "AT_ONCE_S", 0.0)
     ended = threading.Event()
     one = Look(["/nfs/step-1"], settings(), ended.set)
-    assert asked.wait(10)
+    assert asked.wait(TIMEOUT_S)
     assert one.answer() == {"looking": True}
     assert not one.complete(time.monotonic())
     assert one.complete(time.monotonic() + look.ANSWER_S)
     assert one.answer() == {"looked": {"/nfs/step-1": None}}
     answers.set()
-    assert ended.wait(10)
+    assert ended.wait(TIMEOUT_S)
 
 
 def test_a_node_without_anything_to_look_for_says_so_at_once(settings: Callable[..., Settings]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ class Gang:
     def __init__(self) -> None:
         self.clock = Clock()
         self.changed: list[str] = []
-        self.members = Members(b"secret", self.changed.append, self.clock)
+        self.members = Members(b"secret", self.changed.append, self.clock, random.Random(1))
 
     async def poll(self, pod: str, revision: int = -1, **said: Any) -> dict[str, Any]:
         return await self.members.poll(JOB, KEY, Member(pod_uid=pod, **said), revision)
@@ -225,6 +226,61 @@ async def test_a_job_deleted_while_its_supervisors_listen_does_not_count_against
     gang.clock.now += 100
     assert gang.members.contact_trusted(), "q1 alone is silent, one of two"
     q0.cancel()
+
+
+@pytest.mark.parametrize("directive", [hold(2), run(2)], ids=["held", "runs"])
+async def test_supervisor_without_an_open_poll_exits_at_its_next_one_when_its_job_is_deleted(
+    directive: Directive,
+) -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, directive)
+    for slot in range(2):
+        revision = (await gang.poll(f"p{slot}"))["revision"]
+    gang.members.forget_job(JOB)
+    for slot in range(3):  # the last one reports for the first time
+        answer = await gang.poll(f"p{slot}", revision)
+        assert (answer["desired"], answer["attempt"], answer["exitCode"]) == ("exit", 2, 1)
+        assert gang.members.directive(JOB) is None, "nothing is kept for a job that is gone"
+    assert (len(gang.members), gang.members.polling) == (0, 0)
+
+
+async def test_job_that_is_directed_again_is_not_a_deleted_one() -> None:
+    gang = Gang()
+    for directive in (hold(), hold(2)):
+        gang.members.forget_job(JOB)
+        gang.members.direct(JOB, KEY, directive)
+        waiting = await gang.waiting("p0", directive.attempt * 4)
+        gang.members.clear()
+        await waiting
+        waiting = await gang.waiting("p0", directive.attempt * 4)
+        waiting.cancel()
+
+
+async def test_deleted_jobs_are_known_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "_DELETED_MAX", 2)
+    gang = Gang()
+    for job in ("first", "second", "third"):
+        gang.members.direct(job, KEY, hold())
+        gang.members.forget_job(job)
+    assert (await gang.members.poll("third", KEY, Member(pod_uid="p0"), -1))["desired"] == "exit"
+    waiting = asyncio.create_task(gang.members.poll("first", KEY, Member(pod_uid="p0"), -1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_nothing_is_kept_of_more_gone_jobs_than_are_known_once_their_supervisors_exited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(members_module, "_DELETED_MAX", 2)
+    gang, jobs = Gang(), [f"job{number}" for number in range(5)]
+    waiting = [asyncio.create_task(gang.members.poll(job, KEY, Member(pod_uid=f"of-{job}"), -1)) for job in jobs]
+    await asyncio.sleep(0)
+    for job in jobs:
+        gang.members.job_is_gone(job, 1, 30)
+    assert [(await poll)["desired"] for poll in waiting] == ["exit"] * len(jobs)
+    assert [gang.members.directive(job) for job in jobs] == [None] * len(jobs)
+    assert (len(gang.members), gang.members.polling) == (0, 0)
 
 
 async def test_members_that_do_not_rejoin_after_another_leader_are_not_missed() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from muster.agent.checks import disks, gpusample, kubelet, maintenance, ports, reach
+from muster.agent.checks import disks, gpusample, kubelet, maintenance, network, ports, reach
 from muster.fleet.health import mesh
 from muster.fleet.health.policy import UNKNOWN_CODE
 from muster.fleet.health.policytext import default_policy
 
-MODULES = (disks, gpusample, kubelet, maintenance, mesh, ports, reach)
+MODULES = (disks, gpusample, kubelet, maintenance, mesh, network, ports, reach)
 CODES = sorted(set().union(*(module.CODES for module in MODULES)))
 
 

@@ -14,6 +14,7 @@ import pytest
 from muster.agent.check import Host, Setup
 from muster.agent.checks.kubelet import CODES, KubeletCheck, make
 from muster.fleet.health.finding import Finding
+from tests.support.waiting import until
 from tests.unit.agent.checks.conftest import write
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -115,8 +116,13 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.agent.checks.kubelet._ASK_S", 1.0)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.agent.checks.kubelet._ASK_S", 60.0)  # a busy machine answers too
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for long for what hangs."""
+    monkeypatch.setattr("muster.agent.checks.kubelet._ASK_S", 0.2)
 
 
 def looker(host: Host, **options: object) -> KubeletCheck:
@@ -155,11 +161,16 @@ async def test_a_kubelet_that_is_well(host: Host, stack: AsyncExitStack) -> None
     ],
     ids=["hangs", "500", "cut off", "closes", "not HTTP", "not chunks"],
 )
-async def test_a_kubelet_that_is_not_well(host: Host, stack: AsyncExitStack, answer: bytes | None) -> None:
+async def test_a_kubelet_that_is_not_well(
+    host: Host, stack: AsyncExitStack, answer: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = await Server(stack).start()
     server.answer = answer
     check = looker(host, healthzUrl=server.url)
-    found = await looks(check)
+    with monkeypatch.context() as patch:
+        if answer is None:
+            impatient(patch)
+        found = await looks(check)
     assert said(found) == ["unhealthy"]
     assert found[0].first_s == 1000.0  # when it began, though it is reported only if it lasts
     server.answer = OK
@@ -218,12 +229,15 @@ async def test_a_kubelet_that_does_not_look_at_its_pods(
     ],
 )  # fmt: skip
 async def test_container_runtime(
-    host: Host, stack: AsyncExitStack, frames: list[bytes] | None, codes: list[str]
+    host: Host, stack: AsyncExitStack, frames: list[bytes] | None, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if frames is None:
+        impatient(monkeypatch)
     runtime = Runtime(host.root / "run/cri.sock", stack)
     await runtime.start()
     runtime.frames = frames
     assert said(await looks(looker(host))) == codes
+    await until("it was asked", lambda: runtime.calls)
     assert b"/runtime.v1.RuntimeService/Status" in runtime.calls[0]
 
 

@@ -70,7 +70,7 @@ async def azure() -> AsyncIterator[Azure]:
 
 def looker(azure: Azure, **options: object) -> MaintenanceCheck:
     options = {"cloud": "azure", "address": azure.address, **options}
-    made = make(Setup(node="n", options=msgspec.Raw(json.dumps(options).encode()), timeout_s=7.0))
+    made = make(Setup(node="n", options=msgspec.Raw(json.dumps(options).encode())))
     assert made is not None
     return made
 

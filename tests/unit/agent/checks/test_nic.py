@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.agent.check import Host, Setup
-from muster.agent.checks.counters import rise
 from muster.agent.checks.nic import NicCheck, make
 from muster.agent.checks.ports import CODES
 from muster.fleet.health.finding import Finding
+from muster.kube.counters import rise
 from tests.unit.agent.checks.conftest import write
 
 

@@ -12,6 +12,7 @@ import pytest
 from muster.agent.check import Setup
 from muster.agent.checks.reach import CODES, ReachCheck, make
 from muster.fleet.health.finding import Finding
+from muster.network.checks.node.pathprobe import PathAnswer, probe
 from tests.unit.agent.checks.conftest import write
 
 NOWHERE = "255.255.255.255"
@@ -92,9 +93,14 @@ async def test_node_missing_from_the_list_probes_no_peer(members: Path) -> None:
     assert await looks(looker(members)) == []
 
 
-async def test_addresses_that_are_none_are_not_reached_and_nothing_breaks(members: Path) -> None:
-    fill(members, "not an address", "")
-    assert [(each.component, each.code) for each in await looks(looker(members))] == [("peer0", "unreached")]
+@pytest.mark.parametrize("address", ["", "not an address", "node-7.example", "a..b", "\0", "10.0.0.1/8"])
+async def test_peers_without_an_ip_address_are_not_reported_and_no_dns_server_is_asked_about_them(
+    members: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", pytest.fail)
+    fill(members, address, NOWHERE)
+    assert [(each.component, each.code) for each in await looks(looker(members))] == [("peer1", "unreached")]
+    assert await probe(address, 9, 60.0) == PathAnswer(connected=False)
 
 
 @pytest.mark.parametrize("options", [{"port": 0}, {"membersFile": 3}])

@@ -13,7 +13,7 @@ from muster.sdk.data.cached_object import CachedObject
 from muster.sdk.data.store import Store
 from muster.sdk.data.wire import VERSION
 from tests.support.bucketserver import BucketServer, bucket_server, etag_of
-from tests.support.nodecache import SECRET, NodeCache, access, node_cache
+from tests.support.nodecache import SECRET, NodeCache, access, be_patient, node_cache
 
 NUMBERS = itertools.count()
 
@@ -84,6 +84,7 @@ def bench(server: BucketServer, tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture(autouse=True)
-def calm(server: BucketServer) -> Iterator[None]:
+def calm(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    be_patient(monkeypatch)
     yield
     server.before = lambda method, path, key: None

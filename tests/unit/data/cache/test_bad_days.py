@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -231,9 +232,17 @@ def test_read_only_disk_is_bypassed_and_readers_still_share_a_download(bench: Be
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
 
 
+@pytest.mark.parametrize("part", ["", "partial", "blocks"])
+def test_readers_use_the_bucket_when_a_part_of_the_folder_was_removed(bench: Bench, part: str) -> None:
+    cached, key = bench.put(b"cached before"), bench.put(b"new")
+    assert bench.read(cached) == b"cached before"
+    shutil.rmtree(bench.cache.state / part)
+    assert (bench.read(key), bench.read(cached)) == (b"new", b"cached before")
+
+
 def test_full_disk_is_left_to_others_and_blocks_are_kept_in_memory(bench: Bench, tmp_path: Path) -> None:
     """The floor lies above what is free: nothing is written, and one download still serves all waiting readers."""
-    with node_cache(tmp_path / "floor", "--size=1Gi", "--floor=99%", "--memory=3000") as cache:
+    with node_cache(tmp_path / "floor", "--size=1Gi", "--floor=4000Ti", "--memory=3000") as cache:
         full = bench._replace(cache=cache)
         key, large = full.put(b"x" * 2000), full.put(b"y" * 4000)
         client = cache.client()

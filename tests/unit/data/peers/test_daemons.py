@@ -20,7 +20,7 @@ from muster.data.peers.shards import Shard
 from muster.sdk.data.cache_client import CacheClient
 from muster.sdk.data.stores import open_store
 from tests.support.bucketserver import BucketServer, bucket_server, etag_of
-from tests.support.nodecache import NodeCache, access, node_cache
+from tests.support.nodecache import NodeCache, access, be_patient, node_cache
 from tests.support.peergang import SIGNER, RankShards, loopback, ticket_file
 from tests.support.waiting import eventually
 
@@ -88,6 +88,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             for number, each in enumerate(addresses)
         ]
         yield Site(folder, server, caches, addresses)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 def objects(site: Site, name: str, count: int, length: int = 200_000) -> list[str]:
@@ -179,7 +184,7 @@ def test_without_copies_the_bucket_is_read(site: Site) -> None:
     with site.rank(2, site.ticket(2, uid, 2, [2, 3])):
         sent = site.server.sent_bytes
         assert restored(site, 3, site.ticket(3, uid, 2, [2, 3]), shard, data) == "bucket"
-    eventually("the bytes are counted", lambda: site.server.sent_bytes == sent + len(data))
+    assert site.server.sent_bytes == sent + len(data)
 
 
 def test_rank_without_a_valid_ticket_keeps_and_finds_nothing(site: Site) -> None:

@@ -19,7 +19,7 @@ from muster.data.peers.holder import NotHeld
 from muster.data.peers.kept import Refused
 from muster.data.peers.peering import Peering
 from muster.data.peers.shards import Shard, surplus
-from tests.support.peergang import QUICK, VERIFIER, loopback, ticket_file
+from tests.support.peergang import PATIENT, VERIFIER, loopback, ticket_file
 from tests.support.waiting import until
 
 ROOM = 64 << 20
@@ -43,7 +43,7 @@ class Node:
             NoBlocks(),
             charge=lambda uid, source, count: self.charged.append((uid, source, count)),
             pause=lambda uid, count: 0.0,
-            pace=QUICK,
+            pace=PATIENT,
         )
 
 

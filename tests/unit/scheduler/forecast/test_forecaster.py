@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from muster.kube.clock import instant
+from muster.sim.virtual.network import Calm, Fate, Fates
 from tests.support.virtualreplicas import JOBS, World
 
 HISTORY = "/apis/muster.dev/v1alpha1/namespaces/default/runhistories/muster"
@@ -17,11 +20,18 @@ FIRST_S = 90.0
 """A new leader begins, the history is read, and estimates are made every 30 s."""
 
 
+class LateHistory(Calm):
+    """The API server answers late about the RunHistory."""
+
+    def request(self, method: str, path: str) -> Fate:
+        return Fate(3.0, 0.0) if "/runhistories" in path else super().request(method, path)
+
+
 class Queue:
     """Two nodes, on which jobs end after a few minutes."""
 
-    def __init__(self, ended: int) -> None:
-        self.world = World(2)
+    def __init__(self, ended: int, fates: Callable[[random.Random], Fates] = Calm) -> None:
+        self.world = World(2, fates=fates)
         self.status_writes: list[tuple[str, float]] = []
         for number in range(ended):
             self._end(f"train-{number}", 200.0 + 20 * number)
@@ -104,6 +114,26 @@ def test_a_job_that_waits_longer_than_expected_counts_once_across_a_restart() ->
         assert queue.forecast("train-101") == {}
         assert queue.calibration()["outcomes"] == 1
         assert "late" not in queue.calibration()
+
+    world.run(story)
+
+
+def test_a_new_leader_estimates_nothing_before_it_has_read_the_history() -> None:
+    """Otherwise it writes that too few jobs have ended, and keeps to that for half a minute (13.2)."""
+    queue = Queue(ended=20, fates=LateHistory)
+    world = queue.world
+
+    async def story() -> None:
+        world.add_job("train-100", 2)
+        await asyncio.sleep(60.0)
+        world.replicas[0].kill()
+        for number in range(18):  # only the history knows them
+            world.call("DELETE", f"{JOBS}/train-{number}")
+        world.add_job("train-101", 2)
+        world.replicas[0].start()
+        await asyncio.sleep(FIRST_S)
+        assert queue.forecast("train-101").get("basis") == "Similar"
+        assert len(queue.status_writes) == 1
 
     world.run(story)
 

@@ -19,7 +19,7 @@ from muster.api.trimmed import FORMS
 from muster.kube.client import Client
 from muster.kube.clock import instant
 from muster.kube.connection.config import ClusterConfig
-from muster.kube.errors import NotFound
+from muster.kube.errors import NotFound, Unavailable
 from muster.kube.informers import Informers
 from muster.kube.metrics import kube_metrics
 from muster.scheduler.controller import SchedulerController
@@ -144,6 +144,31 @@ def test_each_job_is_recorded_once_across_restarts_of_the_controller(recording: 
             await asyncio.sleep(SOON_S)
             assert recording.recorded() == known
             assert len(recording.writes) == count
+
+    recording.run(story)
+
+
+def test_history_is_read_soon_after_an_api_server_that_did_not_answer(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        recording.end("ended", 100.0)
+        async with recording.scheduling():
+            await asyncio.sleep(SOON_S)
+        recording.world.call("DELETE", f"{JOBS}/ended")
+        client = recording.client()
+        request, refused = client.request, []
+
+        async def restarting(method: str, path: str, **options: Any) -> Any:
+            if path == "/apis/muster.dev/v1alpha1" and len(refused) < 3:
+                refused.append(path)
+                raise Unavailable(503, "ServiceUnavailable", "the server is starting")
+            return await request(method, path, **options)
+
+        monkeypatch.setattr(client, "request", restarting)
+        async with recording.scheduling(client) as scheduler:
+            await asyncio.sleep(4 * SOON_S)
+            assert (len(refused), scheduler.state.run_times.records) == (3, 1)
 
     recording.run(story)
 

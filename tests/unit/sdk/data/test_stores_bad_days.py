@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import random
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ from muster.sdk.data import (
     NotFound,
     ObjectChanged,
     Store,
+    StoreError,
     Unavailable,
     WrongStore,
     reading,
@@ -27,9 +32,12 @@ from muster.sdk.data import (
 from muster.sdk.data.deadline import Deadline
 from tests.support.buckets import secret_folder
 from tests.support.faultyproxy import Fault, FaultyProxy
+from tests.support.waiting import eventually
+from tests.unit.sdk.data.test_stores_endpoints import Clock
 
 OpenStore = Callable[..., Store]
 DEADLINE_S = 20.0
+UPLOAD = re.compile("uploadId=([^&]+)")
 UNSIGNED = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 
 
@@ -57,10 +65,12 @@ def test_503_storm_is_survived(store: Store, proxy: FaultyProxy) -> None:
 
 
 def test_storm_beyond_the_deadline_is_unavailable(
-    opened: OpenStore, s3_url: str, behind_proxy: Access, proxy: FaultyProxy
+    opened: OpenStore, s3_url: str, behind_proxy: Access, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.add(Fault(times=None, status=500))
-    store = opened(s3_url, behind_proxy, 1.0)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)  # the last request has 7 s of real time
+    Clock(monkeypatch)
+    store = opened(s3_url, behind_proxy, 60.0)
     with pytest.raises(Unavailable, match=rf"x: no success within .* attempts \(last: 500\).*{proxy.address}") as e:
         store.read("x")
     assert e.value.attempts > 1
@@ -140,7 +150,7 @@ def test_large_objects_are_read_in_pieces(store: Store, proxy: FaultyProxy, monk
 def test_connection_that_drips_is_replaced(
     opened: OpenStore, s3_url: str, behind_proxy: Access, proxy: FaultyProxy
 ) -> None:
-    store = opened(s3_url, behind_proxy, 4.0)
+    store = opened(s3_url, behind_proxy, 8.0)  # a connection that drips has 4 s, and the next one 2 s
     store.put("shard", bytes(100_000))
     proxy.add(Fault(method="GET", drip_bytes_per_s=2000))
     assert store.read("shard") == bytes(100_000)
@@ -193,6 +203,11 @@ def test_part_that_fails_is_repeated_alone(store: Store, proxy: FaultyProxy, tmp
     assert store.read("weights") == content
 
 
+def uploads(proxy: FaultyProxy, method: str) -> set[str]:
+    """The uploads that requests with this method named."""
+    return {found[1] for each in proxy.requests if each.method == method if (found := UPLOAD.search(each.path))}
+
+
 def test_upload_beyond_the_deadline_is_aborted(
     opened: OpenStore,
     s3_url: str,
@@ -202,14 +217,87 @@ def test_upload_beyond_the_deadline_is_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("muster.sdk.data.deadline.SLOWEST_BYTES_PER_S", 1 << 30)
-    store = opened(s3_url, behind_proxy, 2.0)
+    store = opened(s3_url, behind_proxy, 6.0)  # the request that begins an upload has 4 s
     (tmp_path / "weights").write_bytes(bytes(17 << 20))
     proxy.add(Fault(method="PUT", times=None, status=503))
     with pytest.raises(Unavailable):
         store.put("weights", str(tmp_path / "weights"))
-    assert proxy.count("DELETE", "uploadId") == proxy.count("POST", "uploads")
+    assert uploads(proxy, "PUT") <= uploads(proxy, "DELETE") != set()
     with pytest.raises(NotFound):
         store.head("weights")
+
+
+@pytest.fixture
+def many_parts(monkeypatch: pytest.MonkeyPatch, proxy: FaultyProxy, tmp_path: Path) -> Path:
+    """A file of 32 parts, and a store that takes a while for each four of them."""
+    monkeypatch.setattr("muster.sdk.data.obstore_store.PART_BYTES", 1 << 20)
+    proxy.add(Fault(method="PUT", times=None, delay_s=0.3))
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(32 << 20))
+    return path
+
+
+def test_upload_whose_deadline_passes_between_two_parts_is_aborted(
+    store: Store, proxy: FaultyProxy, many_parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an answer that is not understood."""
+    monkeypatch.setattr(Deadline, "remaining_s", lambda _: 0.0 if proxy.count("PUT") else DEADLINE_S)
+    with pytest.raises(Unavailable, match=r"no success within .*last: the time was over before all was sent") as e:
+        store.put("weights", str(many_parts))
+    assert e.value.attempts == 1
+    assert uploads(proxy, "PUT") == uploads(proxy, "DELETE") != set()
+
+
+def test_upload_of_a_file_that_becomes_shorter_is_aborted_and_says_so(
+    store: Store, proxy: FaultyProxy, many_parts: Path
+) -> None:
+    def cut() -> None:
+        eventually("a part arrived", lambda: proxy.count("PUT"))
+        os.truncate(many_parts, 1 << 20)
+
+    with ThreadPoolExecutor(1) as threads:
+        cutting = threads.submit(cut)
+        with pytest.raises(StoreError, match="/weights became shorter during the upload") as e:
+            store.put("weights", str(many_parts))
+        cutting.result(DEADLINE_S)
+    assert (e.value.key, e.value.reason) == ("weights", "LocalFile")
+    assert uploads(proxy, "PUT") == uploads(proxy, "DELETE") != set()
+    with pytest.raises(NotFound):
+        store.head("weights")
+
+
+def test_upload_of_a_file_that_cannot_be_read_names_the_file(
+    store: Store, many_parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class BrokenDisk(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("muster.sdk.data.obstore_store.open", BrokenDisk, raising=False)
+    with pytest.raises(StoreError, match=r"the file .*/weights cannot be read: Input/output error") as e:
+        store.put("weights", str(many_parts))
+    assert e.value.reason == "LocalFile"
+
+
+def test_answer_that_is_not_understood_is_shown_without_what_may_be_secret(store: Store, proxy: FaultyProxy) -> None:
+    secrets = (
+        b"Canary77" * 5,
+        b"https://u:canary@h",
+        b"https://bucket.example/x?X-Amz-Signature=canary",
+        b"SecretAccessKey=canary",
+        b"<StringToSign>canary</StringToSign>",
+        b"'x-amz-security-token': 'canary'",
+        b"Cookie: a canary",
+    )
+    body = b"<html>I am a teapot\x1b[31m, " + b", ".join(secrets)
+    proxy.add(Fault(times=None, status=418, body=body))
+    with pytest.raises(StoreError) as e:
+        store.read("x")
+    message = str(e.value)
+    assert re.search(r"run/x: the store refused the request \(418: \w+: .*I am a teapot", message), message
+    assert "canary" not in message.lower()
+    assert proxy.address not in message
+    assert message.isprintable()
 
 
 def test_create_only_write_has_a_largest_size(store: Store, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from muster.sdk.data import Access, Store, WrongStore
+from tests.support.threadedserver import ThreadedServer
 
 OpenStore = Callable[..., Store]
 TOTAL, PAGE = 100_000, 1000
@@ -62,8 +63,7 @@ class Lists(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[type[Lists]]:
     handler = type("OwnLists", (Lists,), {})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = ThreadedServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     handler.address = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]

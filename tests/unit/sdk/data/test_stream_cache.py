@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.sdk.data import Access, Stats, Store, obstore_store, stream
-from tests.support.nodecache import NodeCache
+from tests.support.nodecache import NodeCache, be_patient
 from tests.support.shardstore import shard_of
 
 OpenStore = Callable[..., Store]
@@ -35,6 +35,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeCache]:
     with tempfile.TemporaryDirectory(prefix="m-") as folder:  # the path of a socket must be short
         found = NodeCache(Path(folder))
         found.start()
+        be_patient(monkeypatch)
         monkeypatch.setenv("MUSTER_CACHE_SOCKET", found.socket_path)
         try:
             yield found

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ def read(files):
         return pathlib.Path(files.path).read_text()
     name = files.names[muster.rank()]  # of several files each rank reads its own
     return pathlib.Path(files.fetch([name]), name).read_text()
+print("ready", flush=True)
+sys.stdin.readline()
 try:
     loaded = muster.load_checkpoint(read, deadline_s=float(sys.argv[1]))
     print(json.dumps(loaded and [loaded[0], loaded[1].step, muster.last_checkpoint().step]))
@@ -66,7 +69,7 @@ def left_in(folder: Path) -> list[str]:
 async def ranks(
     stub: StubController, saved: list[muster.Checkpoint], nodes: int = 2, deadline_s: float = 30, absent: int = -1
 ) -> list[Any]:
-    """What each of two ranks on each node prints."""
+    """What each of two ranks on each node prints. All have started before one loads: deadlines are not for that."""
     stub.older = [{"path": each.path, "step": each.step, "manifest": ""} for each in saved]
     running = []
     for node_rank in range(nodes):
@@ -83,9 +86,13 @@ async def ranks(
             }  # fmt: skip
             running.append(
                 await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", PROGRAM, str(deadline_s), env=env, stdout=asyncio.subprocess.PIPE
+                    sys.executable, "-c", PROGRAM, str(deadline_s), env=env, stdin=PIPE, stdout=PIPE
                 )
             )
+    for each in running:
+        assert await each.stdout.readline() == b"ready\n"
+    for each in running:
+        each.stdin.write(b"go\n")
     return [json.loads((await each.communicate())[0]) for each in running]
 
 
@@ -151,10 +158,11 @@ async def test_slow_node_is_waited_for_beyond_the_deadline(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller answers "wait" after half a second here. Each answer shows that the attempt still loads."""
+    deadline_s = 4.0
     saved = save(tmp_path / "ckpt", monkeypatch)
     slow = stub.node(7)
-    running = asyncio.create_task(ranks(stub, saved, nodes=1, deadline_s=1.0))
-    await stub.until(lambda: len(stub.restores) > 3 or running.done(), "asked again and again")
+    running = asyncio.create_task(ranks(stub, saved, nodes=1, deadline_s=deadline_s))
+    await stub.until(lambda: len(stub.restores) > deadline_s / 0.5 + 1 or running.done(), "asked again and again")
     assert not running.done()
     stub.nodes = {token: node for token, node in stub.nodes.items() if node is not slow}
     assert await running == [["step 3", 3, 3]] * 2
@@ -165,12 +173,12 @@ async def test_controller_that_is_away_is_waited_for_until_the_deadline(
 ) -> None:
     saved = save(tmp_path / "ckpt", monkeypatch)
     await stub.away()
-    said = await ranks(stub, saved, nodes=1, deadline_s=0.7)
+    said = await ranks(stub, saved, nodes=1, deadline_s=3)
     assert {each.partition(": the ranks did not agree")[0] for each in said} == {"ControllerUnavailable"}
 
 
 async def test_stale_attempt_stops(stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = save(tmp_path / "ckpt", monkeypatch)
     stub.attempt = 4
-    said = await ranks(stub, saved, nodes=1, deadline_s=2)
+    said = await ranks(stub, saved, nodes=1)
     assert said == ["StaleAttempt: attempt 3 is over, the job is at attempt 4"] * 2

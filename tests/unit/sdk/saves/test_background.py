@@ -72,6 +72,14 @@ def test_next_save_waits_for_room_and_the_time_is_reported(job: Job, capsys: pyt
     results: list[muster.Saving] = []
     second = threading.Thread(target=lambda: results.append(save(2)))
     second.start()
+    said = ""
+
+    def waits() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return "training waits: 1 earlier checkpoint(s)" in said
+
+    eventually("it waits for room", waits)
     second.join(0.1)
     assert results == []
     gate.open()
@@ -81,7 +89,6 @@ def test_next_save_waits_for_room_and_the_time_is_reported(job: Job, capsys: pyt
     assert results[0].seconds_blocked >= 0.1
     assert job.controller.confirmed[0]["blockedSeconds"] == pytest.approx(results[0].seconds_blocked, abs=0.001)
     assert job.controller.confirmed[0]["uploadSeconds"] >= 0
-    assert "training waits: 1 earlier checkpoint(s)" in capsys.readouterr().err
 
 
 def test_late_confirmation_does_not_set_the_progress_back(job: Job) -> None:

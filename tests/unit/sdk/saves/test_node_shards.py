@@ -20,6 +20,7 @@ from muster.sdk.data import wire
 from muster.sdk.saves import node_shards
 from tests.support.nodecache import NodeCache, node_cache
 from tests.support.peergang import SIGNER, loopback, ticket_file
+from tests.support.waiting import TIMEOUT_S
 from tests.unit.sdk.saves.conftest import Job, read, text
 
 
@@ -153,6 +154,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[NodeC
 
 
 def test_real_caches_restore_on_the_own_node_and_on_a_new_one(job: Job, nodes: list[tuple[NodeCache, str]]) -> None:
+    job.monkeypatch.setattr(node_shards, "SILENCE_S", TIMEOUT_S)
     group = tuple(Peer(slot, address) for slot, (_, address) in enumerate(nodes))
 
     def on(node: int, attempt: int) -> str:

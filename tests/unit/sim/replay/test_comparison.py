@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,16 @@ from muster.cli.main import run
 
 MODEL = ("simulate", "--like", "kalos", "--nodes", "20", "--days", "2", "--jobs", "400", "--seed", "2")
 ALL = (*MODEL, "--policy", "strict,easy,preemptible")
+FEW = ("simulate", "--like", "kalos", "--nodes", "20", "--days", "1", "--jobs", "60", "--seed", "2")
+
+
+@pytest.fixture(scope="module")
+def reports() -> Any:
+    """The reports of all policies."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert run([*ALL, "-o", "json"]) == 0
+    return json.loads(said.getvalue())["reports"]
 
 
 def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -19,8 +31,7 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_several_policies_replay_the_same_jobs(capsys: pytest.CaptureFixture[str]) -> None:
-    reports = data(capsys, *ALL)["reports"]
+def test_several_policies_replay_the_same_jobs(reports: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["policy"] for each in reports] == ["strict", "easy", "preemptible"]
     assert {each["jobs"] for each in reports} == {each["restartable"] for each in reports} == {400}
     strict, easy, preemptible = reports
@@ -32,8 +43,7 @@ def test_several_policies_replay_the_same_jobs(capsys: pytest.CaptureFixture[str
     assert data(capsys, *ALL)["reports"] == reports
 
 
-def test_report_of_one_policy_is_the_same_as_beside_others(capsys: pytest.CaptureFixture[str]) -> None:
-    reports = data(capsys, *ALL)["reports"]
+def test_report_of_one_policy_is_the_same_as_beside_others(reports: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert data(capsys, *MODEL) == reports[2]
     assert data(capsys, *MODEL, "--policy", "strict") == reports[0]
 
@@ -62,7 +72,7 @@ def test_plot_of_several_policies_has_a_column_for_each(tmp_path: Path, capsys: 
     drawn = []
     for number in range(2):
         path = tmp_path / f"{number}.svg"
-        data(capsys, *ALL, "--plot", str(path))
+        data(capsys, *FEW, "--policy", "strict,easy,preemptible", "--plot", str(path))
         drawn.append(path.read_text())
     assert drawn[0] == drawn[1]
     assert drawn[0].count('<g id="axes_') == 9

@@ -1,0 +1,30 @@
+"""Waits until an API server knows the rights of an account.
+
+It hears of roles and bindings a moment after their creation, and refuses requests until then.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from muster.kube.client import Client
+from tests.support.waiting import until
+
+_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+async def until_allowed(client: Client, rule: dict[str, Any], namespace: str = "") -> None:
+    """Wait until the account of the client has the first right of a rule of a Role or ClusterRole."""
+    asked = {
+        "verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": rule["resources"][0],
+        "name": rule.get("resourceNames", [""])[0], "namespace": namespace,
+    }  # fmt: skip
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    body = json.dumps({**kind, "spec": {"resourceAttributes": asked}}).encode()
+
+    async def allowed() -> bool:
+        answer = json.loads(await client.request("POST", _PATH, body=body))
+        return bool(answer["status"]["allowed"])
+
+    await until(f"the API server allows {asked}", allowed)
