@@ -11,6 +11,8 @@ BIN := .venv/bin
 # with the unit tests, which need a core. tests/support/handingout.py says which process gets what.
 TEST_JOBS ?= 5
 PYTEST = $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+# The first run compiles all tests once, instead of once in each test process. What changes later is little.
+COMPILED := tests/__pycache__/compiled
 FUZZ_S ?= 60
 FUZZ_JOBS ?= 2
 FUZZ_FIRST ?= $(shell date +%s)
@@ -18,7 +20,7 @@ FUZZ_FIRST ?= $(shell date +%s)
 FUZZ_MODE ?=
 CODE = $(wildcard src fuzz tests bench examples)
 
-.PHONY: help setup test test-fast fuzz lint format check-generated generate wheel lock controlplane coscheduling helm jobset versitygw demo demo-real clean
+.PHONY: help setup test prepared test-fast fuzz lint types style format check-generated generate wheel lock cni cni-shim controlplane coscheduling helm jobset prometheus versitygw demo demo-real clean
 
 help: ## Print what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,22 +28,29 @@ help: ## Print what there is to make
 setup: ## Make .venv from the pinned, hashed requirements
 	@tools/setup
 
-test: setup lint check-generated ## Everything: lint, types, layers, generated files, all tests (on a real control plane where Go is there)
-	@if command -v go >/dev/null; then tools/build-go controlplane >/dev/null; tools/build-go helm >/dev/null; \
-	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
-	@$(BIN)/pytest --collect-only -q tests >/dev/null # compiles the tests once, instead of once in each test process
+test: setup ## Everything: lint, types, layers, generated files, all tests (on a real control plane where Go is there)
+	@$(MAKE) -j2 --output-sync=line types style check-generated prepared
 	$(PYTEST) --durations 30
 
-test-fast: setup ## Unit tests that are not slow: less than a minute on two cores that do nothing else
+prepared: setup
+	@if command -v go >/dev/null; then for name in cni cni-shim controlplane helm informers coredns; do tools/build-go $$name >/dev/null; done; \
+	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
+	@test -e $(COMPILED) || { $(BIN)/pytest --collect-only -q tests >/dev/null; mkdir -p $(dir $(COMPILED)); touch $(COMPILED); }
+
+test-fast: setup ## Unit tests that are not slow: 353 CPU seconds
 	$(PYTEST) tests/unit -m "not slow" --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
 	PYTHONHASHSEED=0 $(BIN)/python -m fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS) $(FUZZ_MODE)
 
-lint: setup ## Style, types and the direction of imports
+lint: types style ## Style, types and the direction of imports
+
+types: setup
+	$(BIN)/mypy src/muster tests/support fuzz $(wildcard bench)
+
+style: setup
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy src/muster tests/support fuzz $(wildcard bench)
 	$(BIN)/lint-imports --no-cache
 
 format: setup ## Mend what ruff can mend
@@ -53,9 +62,12 @@ generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.trainingjobs.faults.page
 	$(BIN)/python -m muster.fleet.health.schema
 	$(BIN)/python -m muster.chart.generate
+	$(BIN)/python -m muster.chart.alerts
 	$(BIN)/python -m muster.chart.rights
 	$(BIN)/python -m muster.cli.reference.commands
 	$(BIN)/python -m muster.cli.reference.metrics
+	$(BIN)/python -m muster.telemetry.dashboards.generate
+	$(BIN)/python -m muster.telemetry.guard.reference
 	$(BIN)/python -m muster.cli.reference.sdk
 
 check-generated: setup ## Fail where a generated file is not what the code says
@@ -63,9 +75,12 @@ check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.trainingjobs.faults.page --check
 	$(BIN)/python -m muster.fleet.health.schema --check
 	$(BIN)/python -m muster.chart.generate --check
+	$(BIN)/python -m muster.chart.alerts --check
 	$(BIN)/python -m muster.chart.rights --check
 	$(BIN)/python -m muster.cli.reference.commands --check
 	$(BIN)/python -m muster.cli.reference.metrics --check
+	$(BIN)/python -m muster.telemetry.dashboards.generate --check
+	$(BIN)/python -m muster.telemetry.guard.reference --check
 	$(BIN)/python -m muster.cli.reference.sdk --check
 
 wheel: setup ## Build the wheel into dist/: the CLI, the embedded cluster, the SDK, the example and the chart
@@ -77,14 +92,26 @@ lock: ## Resolve pyproject.toml into requirements/*.txt (needs uv)
 controlplane: ## Build the real control plane (Go 1.26; minutes the first time) and print where it lies
 	@tools/build-go controlplane
 
+cni: ## Build cnitool and the CNI project's own plugins, for tests
+	@tools/build-go cni
+
+cni-shim: ## Build Muster's CNI plugin
+	@tools/build-go cni-shim
+
 coscheduling: ## Build kube-scheduler with the Coscheduling plugin, the peer in bench/
 	@tools/build-go coscheduling
 
 helm: ## Build helm, for rendering the chart
 	@tools/build-go helm
 
+coredns: ## Build CoreDNS, for tests of findings about DNS
+	@tools/build-go coredns
+
 jobset: ## Build the JobSet controller, the peer in bench/
 	@tools/build-go jobset
+
+prometheus: ## Build the newest Prometheus and promtool, for bench/guard and .ci/nightly
+	@tools/build-go prometheus
 
 versitygw: ## Build versitygw, the S3 server of bench/ and of `make demo-real`
 	@tools/build-go versitygw
