@@ -78,7 +78,8 @@ class NvidiaBackend(Backend):
     def versions(self) -> dict[str, str]:
         """Return the versions of NVML and PyTorch."""
         torch = self._torch
-        return {**self._nvml.versions(), "torch": torch.__version__, "cuda": str(torch.version.cuda)}
+        # PyTorch's version is a subclass of str, which msgspec does not encode.
+        return {**self._nvml.versions(), "torch": str(torch.__version__), "cuda": str(torch.version.cuda)}
 
     def condition(self, device: int) -> Condition:
         """Return the state from NVML."""

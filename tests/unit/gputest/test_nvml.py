@@ -6,13 +6,17 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
+import msgspec
 import pytest
 
 from muster.gputest import nvml
 from muster.gputest.backend import BackendError
 from muster.gputest.codes import Code
+from muster.gputest.nvidia import NvidiaBackend
 from muster.gputest.nvml import Nvml, bus_addresses, local_cpus
+from muster.gputest.wire import Opened
 
 
 class NVMLError(Exception):
@@ -129,3 +133,19 @@ def test_bus_lists_gpus_and_the_cpus_near_them(tmp_path: Path, monkeypatch: pyte
     assert bus_addresses() == ("0000:8d:00.0",)
     assert local_cpus("0000:8f:00.0") == {0, 1, 2, 64, 66, 67}
     assert local_cpus("0000:8d:00.0") == frozenset()
+
+
+def test_versions_can_be_reported_though_that_of_pytorch_is_no_plain_text(
+    library: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the first real GPU, the report of every test failed at `torch.__version__`, a subclass of str."""
+
+    class TorchVersion(str):
+        __slots__ = ()
+
+    torch = MagicMock(__version__=TorchVersion("2.11.0+cu130"))
+    torch.version.cuda = "13.0"
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    versions = NvidiaBackend().versions()
+    sent = msgspec.json.encode(Opened("nvidia", 1.0, (), versions))
+    assert msgspec.json.decode(sent, type=Opened).versions | {"torch": "2.11.0+cu130", "cuda": "13.0"} == versions
