@@ -56,6 +56,9 @@ LEVELS: dict[int, tuple[Step, ...]] = {
     ),
 }
 
+HOST_TESTS = frozenset({"cpu", "host-memory", "disk"})
+"""Tests that do not need GPUs."""
+
 TESTS = tuple(dict.fromkeys(step.test for level in LEVELS.values() for step in level))
 
 

@@ -21,6 +21,7 @@ from typing import IO
 import msgspec
 
 from muster.gputest.codes import REMEDIES, Code
+from muster.gputest.levels import HOST_TESTS
 from muster.gputest.report import Failure, Outcome, ProbeRun
 from muster.gputest.wire import Event, Failed, Finished, Measured, Opened, Request, Said, Setup, Skipped
 
@@ -29,8 +30,6 @@ START_S = 60.0
 
 _KILL_S = 5.0
 _TAIL_LINES = 8
-HOST_TESTS = frozenset({"cpu", "host-memory", "disk"})
-"""Tests that do not need GPUs."""
 
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """As many threads as GPUs compute references on the host; with one library thread each, results are reproducible."""

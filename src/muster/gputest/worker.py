@@ -16,8 +16,11 @@ import msgspec
 
 from muster.gputest.backend import BackendError
 from muster.gputest.context import Context
+from muster.gputest.levels import HOST_TESTS
 from muster.gputest.probes import probe
 from muster.gputest.wire import Event, Finished, Request, Said, Setup
+
+_WITHOUT_GPUS = HOST_TESTS | {"visibility"}
 
 
 def main() -> None:
@@ -41,6 +44,9 @@ def _serve(requests: BinaryIO, events: BinaryIO) -> None:
 
 def _run(context: Context, request: Request) -> Finished:
     try:
+        if request.test not in _WITHOUT_GPUS and not context.backend.devices():
+            context.skip("the driver shows no GPU")
+            return Finished()
         probe(request.test)(context)
         context.release()
     except BackendError as error:
