@@ -13,6 +13,7 @@ from tests.scenarios.kubelet.conftest import NodeUnderTest
 from tests.scenarios.preflight.conftest import POOL, Trusting
 from tests.support.anyserver import BY_PREFLIGHT
 from tests.support.apiserver import ApiServer
+from tests.support.realgpu import REAL_GPU
 from tests.support.waiting import until
 
 TEXT = "runAsUser: 0\nbackend: {backend}\nresources: {{cpu: 100m, memory: 64Mi}}\nretests: {{atOnce: 0}}\n"
@@ -44,6 +45,25 @@ async def test_a_process_kubelet_tests_its_node_and_a_reboot_has_it_tested_again
         again = await ended(trusting, node, boot=record.spec.boot_id)
         assert [(each.test, each.code) for each in again.spec.failures] == [("visibility", "gpu-count")]
         await trusting.until_pending(node.name)
+    finally:
+        await asyncio.to_thread(node.end)
+
+
+@REAL_GPU
+async def test_a_real_gpu_is_tested_before_its_node_is_trusted(
+    trusting: Trusting, api_server_for_kubelets: ApiServer, tmp_path: Path
+) -> None:
+    flags = ("--gpus=1", f"--labels={POOL}={trusting.namespace}", "--taints=muster.dev/preflight=pending:NoSchedule")
+    node = NodeUnderTest(api_server_for_kubelets, trusting.client, tmp_path, flags)
+    await trusting.configure("image: none\n" + TEXT.format(backend="nvidia"))  # processes need no image
+    trusting.control()
+    try:
+        await node.start()
+        record = await ended(trusting, node, boot="")
+        assert record.spec.passed, record.spec.failures
+        assert [gpu.uuid[:4] for gpu in record.spec.figures] == ["GPU-"]
+        assert record.spec.driver
+        await trusting.until_pending()
     finally:
         await asyncio.to_thread(node.end)
 

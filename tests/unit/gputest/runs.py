@@ -20,18 +20,18 @@ AMPLE_S = 600
 """A budget that a crowded machine keeps, too: the tests of level 1 do their work once, whatever it is."""
 
 
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, timeout_s: float = 110, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "muster.gputest", *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=timeout_s,
         env=os.environ | environment,
     )
 
 
-def report(*arguments: str, **environment: str) -> Report:
-    ran = command("-o", "json", *arguments, **environment)
+def report(*arguments: str, timeout_s: float = 110, **environment: str) -> Report:
+    ran = command("-o", "json", *arguments, timeout_s=timeout_s, **environment)
     assert ran.returncode in (0, 1), ran.stderr
     found = msgspec.json.decode(ran.stdout, type=Report)
     assert found.passed == (ran.returncode == 0)
