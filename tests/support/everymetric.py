@@ -117,7 +117,7 @@ class EveryMetric:
 
 @contextlib.contextmanager
 def every_metric(folder: Path, plane: OwnServer, *, rules: Sequence[Path] = ()) -> Iterator[EveryMetric]:
-    """Start the cluster and Prometheus, and wait until every target was scraped.
+    """Start the cluster and Prometheus, and wait until every target was scraped and accepts clients.
 
     Args:
         folder: of all files; an empty one.
@@ -135,6 +135,7 @@ def every_metric(folder: Path, plane: OwnServer, *, rules: Sequence[Path] = ()) 
             made.server = server
             try:
                 made.until(f"count(up == 1) == {len(made.processes.components)}")
+                eventually("each process accepts clients", made.processes.accept_clients, LONG_TIMEOUT_S)
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{made.processes.logs()}") from None
             yield made

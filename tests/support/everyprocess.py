@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import sys
 import time
 import uuid
@@ -20,6 +21,7 @@ import yaml
 
 from muster.controlplane.children import Child
 from muster.controlplane.ports import free_port
+from muster.data.cache.program import SOCKET
 from muster.embedded.kubelet.sweep import sweep
 from tests.support.apiserver import SOURCE, ApiServer
 from tests.support.awsserver import CREDENTIALS
@@ -174,6 +176,14 @@ class Processes:
         child = Child([sys.executable, "-m", "muster.embedded.kubelet", *arguments], self.log(name), self._environment)
         self.nodes[name] = KubeletNode(name, child, cluster_id)
 
+    def accept_clients(self) -> bool:
+        """Return whether each process accepts connections of its clients: its metrics can be scraped before that."""
+        served = (each.rpartition(":") for each in (self.read_cache, self.webhook, self.guard))
+        caches = (str(self._folder / each.name / SOCKET) for each in self.components.values() if each.job == "cache")
+        return all(_accepts(socket.AF_INET, (host, int(port))) for host, _, port in served) and all(
+            _accepts(socket.AF_UNIX, path) for path in caches
+        )
+
     def restart(self, name: str) -> None:
         """Kill a process and start it again, as the kubelet does with a container."""
         component = self.components[name]
@@ -253,3 +263,8 @@ class Processes:
         ]  # fmt: skip
         (self._folder / name).mkdir()
         self.components[name] = Component("cache", name, Child(command, self.log(name), self._environment), port)
+
+
+def _accepts(family: socket.AddressFamily, address: tuple[str, int] | str) -> bool:
+    with socket.socket(family) as client:
+        return client.connect_ex(address) == 0
