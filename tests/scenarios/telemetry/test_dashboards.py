@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
@@ -87,25 +87,53 @@ def test_no_panel_is_empty(scene: EveryMetric) -> None:
     assert not texts, "\n".join(texts)
 
 
+def until_nothing_is_missing(what: str, missing: Callable[[], list[str]]) -> None:
+    """Wait until the list is empty. What happens to the cluster has figures a moment later, in no fixed order.
+
+    Raises:
+        AssertionError: at the deadline, with the list.
+    """
+    last: list[str] = []
+
+    def complete() -> bool:
+        last[:] = missing()
+        return not last
+
+    try:
+        eventually(what, complete, LONG_TIMEOUT_S)
+    except AssertionError:
+        raise AssertionError("\n".join(last)) from None
+
+
 def test_every_label_of_a_legend_is_there(scene: EveryMetric) -> None:
     """A name in {{...}} that no series has is shown as it is, or as nothing."""
-    missing = []
-    for dashboard, panel, query in queries():
-        labels = set(re.findall(r"\{\{(\w+)\}\}", query.legend)) - {"cluster"}
-        found = [sample["metric"] for sample in scene.query(filled(scene, query.expr))]
-        zero = found == [{}] and query.expr.endswith(or_zero(""))
-        if not zero and not any(labels <= metric.keys() for metric in found):
-            missing.append(f"{dashboard.title} / {panel.title}: {sorted(labels)} in {found[:2]}")
-    assert not missing, "\n".join(missing)
+    waiting = [(f"{dashboard.title} / {panel.title}", query) for dashboard, panel, query in queries()]
+
+    def missing() -> list[str]:
+        found = [(title, query, without_label(scene, query)) for title, query in waiting]
+        waiting[:] = [(title, query) for title, query, text in found if text]
+        return [f"{title}: {text}" for title, _, text in found if text]
+
+    until_nothing_is_missing("each label of a legend", missing)
+
+
+def without_label(scene: EveryMetric, query: Query) -> str:
+    """The labels of the legend that no series has, and the first series; "" if one has them all."""
+    labels = set(re.findall(r"\{\{(\w+)\}\}", query.legend)) - {"cluster"}
+    found = [sample["metric"] for sample in scene.query(filled(scene, query.expr))]
+    zero = found == [{}] and query.expr.endswith(or_zero(""))
+    return "" if zero or any(labels <= metric.keys() for metric in found) else f"{sorted(labels)} in {found[:2]}"
 
 
 def test_variables_offer_values(scene: EveryMetric) -> None:
     """`cluster` has none here, since one Prometheus has one cluster; then the variable selects series without it."""
-    for dashboard in DASHBOARDS:
-        for variable in dashboard.variables:
-            assert offered(scene, variable) == {"cluster": [], "namespace": ["muster-system", "shadow"]}.get(
-                variable.name, [".*"]
-            )
+    expected = {"cluster": [], "namespace": ["muster-system", "shadow"]}
+
+    def missing() -> list[str]:
+        found = [(each, offered(scene, each)) for dashboard in DASHBOARDS for each in dashboard.variables]
+        return [f"{each.query}: {values}" for each, values in found if values != expected.get(each.name, [".*"])]
+
+    until_nothing_is_missing("the values of the variables", missing)
 
 
 def offered(scene: EveryMetric, variable: Variable) -> list[str]:
@@ -123,10 +151,13 @@ def test_every_documented_metric_is_exported_and_every_exported_one_is_documente
         for metrics in parts.values()
         for metric in metrics
     }
-    exported = {_family(name, documented) for name in scene.exported()}
-    own = {name for name in exported if name.endswith("_created")}  # of prometheus_client
-    assert documented.keys() - exported == set()
-    assert exported - own - documented.keys() == set()
+
+    def exported() -> set[str]:
+        return {_family(name, documented) for name in scene.exported()}
+
+    until_nothing_is_missing("each documented metric", lambda: sorted(documented.keys() - exported()))
+    own = {name for name in exported() if name.endswith("_created")}  # of prometheus_client
+    assert exported() - own - documented.keys() == set()
 
 
 def _family(name: str, documented: dict[str, str]) -> str:
