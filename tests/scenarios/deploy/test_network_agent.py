@@ -24,6 +24,7 @@ from muster.kube.objects.auth import TokenRequest, TokenRequestSpec
 from muster.network.agent.parts import PARTS, REMOVAL_CAPABILITIES, capabilities, start_capabilities
 from muster.network.config import NetworkConfig
 from tests.scenarios.deploy.conftest import CHART, RELEASE, SYSTEM, Helm
+from tests.support.accessreviews import until_allowed
 from tests.support.apiserver import ApiServer
 from tests.support.namespaces import make_namespace
 from tests.support.waiting import until
@@ -137,6 +138,8 @@ async def test_account_uses_every_right_that_it_has_and_needs_nothing_else(
     async with Client(load_config(api_server.kubeconfig)) as client:
         await make_namespace(client, namespace)
         kubeconfig = await _account(client, api_server, objects, namespace, tmp_path)
+        async with Client(load_config(kubeconfig)) as account:
+            await until_allowed(account, objects["ClusterRole"]["rules"][0])
         command = (
             f"network agent --node=node-x --kubeconfig={kubeconfig} --listen=127.0.0.1:{port} "
             f"--state-dir={tmp_path}/state --run-dir={tmp_path}/run"
