@@ -59,7 +59,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with manyseries.serving(SERIES) as targets:
         prometheus.write_config(folder, {"pods": list(targets)}, interval_s=5)
         with prometheus.running(folder) as server:
-            eventually("all is scraped", lambda: server.get("/api/v1/status/tsdb")["headStats"]["numSeries"] > SERIES)
+            eventually("all is scraped", lambda: server.get("/api/v1/query", query="up == 1")["result"])
             honours = len(server.get("/api/v1/labels", limit="1")) == 1
             with guardprocess.running(_config(folder, server), folder / "guard.log") as guard:
                 yield World(server, guard, honours)
