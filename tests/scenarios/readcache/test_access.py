@@ -30,7 +30,7 @@ from muster.readcache.access.authorities import AuthoritiesFollower
 from muster.readcache.access.certificates import cluster_authorities
 from muster.readcache.access.settings import AccessSettings
 from muster.readcache.program import ReadCacheOptions, run_readcache
-from tests.scenarios.readcache.accesscases import Case, Plane, difference, outcome, ssl_context
+from tests.scenarios.readcache.accesscases import KINDS, Case, Plane, difference, outcome, ssl_context
 from tests.support.clientcertificates import CLIENT, HOUR, SERVER, UID, certificate, der, named
 from tests.support.waiting import TIMEOUT_S, eventually, until
 
@@ -575,7 +575,9 @@ async def test_15_answers_of_the_whole_cache_equal_those_of_the_api_server(direc
         for place in (("list", "pods", "a"), ("watch", "nodes", ""))
         for headers in IMPERSONATIONS
     ]
-    await until("the cache has its kinds", lambda: _has(through, Case(token("root"), "list", "jobs"), 200))
+    for plural in KINDS:
+        listed = Case(token("root"), "list", plural)
+        await until(f"the cache has {plural}", lambda listed=listed: _has(through, listed, 200))
     places = asyncio.Semaphore(16)
 
     async def one(case: Case) -> str:
