@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from muster.controlplane.clusteraccess import ClusterAccess, KubectlError
 from muster.kube.client import Client
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 _PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -28,3 +29,16 @@ async def until_allowed(client: Client, rule: dict[str, Any], namespace: str = "
         return bool(answer["status"]["allowed"])
 
     await until(f"the API server allows {asked}", allowed)
+
+
+def until_granted(access: ClusterAccess, user: str, *asked: str) -> None:
+    """Wait until the API server grants a user what `kubectl auth can-i` asks: a verb, a resource and options."""
+
+    def granted() -> bool:
+        try:
+            access.kubectl("auth", "can-i", *asked, f"--as={user}", "--quiet")
+        except KubectlError:
+            return False
+        return True
+
+    eventually(f"{user} may {' '.join(asked)}", granted)

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from muster.controlplane.clusteraccess import KubectlError
 from muster.controlplane.programs import ControlPlane
 from tests.scenarios.deploy.conftest import SYSTEM, Helm
 from tests.scenarios.deploy.rights import granted, unused
 from tests.scenarios.deploy.test_chart import rendered
 from tests.support import guardprocess, prometheus
+from tests.support.accessreviews import until_granted
 from tests.support.auditlog import AuditLog
 from tests.support.guardprocess import Guard
-from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -47,16 +46,8 @@ class Installed:
         ]
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
         plane.access.apply(namespace, *mine, *people)
-        asked = ("auth", "can-i", "create", "tokenreviews", f"--as={ACCOUNT}", "--quiet")
-        eventually("the guard may create tokenreviews", lambda: self._works(*asked))
+        until_granted(plane.access, ACCOUNT, "create", "tokenreviews")
         self.since = audit.position()
-
-    def _works(self, *arguments: str) -> bool:
-        try:
-            self.plane.access.kubectl(*arguments)
-        except KubectlError:
-            return False
-        return True
 
     def get(self, *arguments: str) -> Any:
         return json.loads(self.plane.access.kubectl("get", *arguments, "--output=json"))

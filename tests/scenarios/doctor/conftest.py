@@ -13,6 +13,7 @@ import pytest
 from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
+from tests.support.accessreviews import until_granted
 from tests.support.musterprogram import MUSTER, Muster
 
 NODES = 12
@@ -29,8 +30,17 @@ class Patient:
         return Client(load_config(kubeconfig or self.plane.kubeconfig))
 
     def account(self, name: str, *rules: dict[str, list[str]]) -> Path:
-        """Return a kubeconfig of a service account in namespace `agents`."""
-        return self.plane.access.service_account_kubeconfig("agents", name, rules)
+        """Return a kubeconfig of a service account in namespace `agents`, once the API server knows its rights."""
+        kubeconfig = self.plane.access.service_account_kubeconfig("agents", name, rules)
+        for rule in rules:
+            self.until_granted(name, rule)
+        return kubeconfig
+
+    def until_granted(self, name: str, rule: dict[str, list[str]], *options: str) -> None:
+        """Wait until the API server grants a service account in namespace `agents` the first right of a rule."""
+        groups, names = rule.get("apiGroups", [""]), rule.get("resources") or rule["nonResourceURLs"]
+        asked = ".".join(filter(None, (names[0], groups[0])))
+        until_granted(self.plane.access, f"system:serviceaccount:agents:{name}", rule["verbs"][0], asked, *options)
 
     def examine(self, window_s: float = 2.0, *arguments: str, kubeconfig: Path | None = None) -> dict[str, Any]:
         """Return the doctor's report."""

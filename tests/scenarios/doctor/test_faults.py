@@ -98,6 +98,8 @@ def test_rights_of_the_documentation_suffice(patient: Patient) -> None:
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": role["kind"], "name": meta["name"]}
         binding = {"apiVersion": role["apiVersion"], "kind": f"{role['kind']}Binding", "metadata": meta}
         patient.plane.access.apply(role, binding | {"roleRef": reference, "subjects": subjects})
+        options = [f"--namespace={meta['namespace']}"] if "namespace" in meta else []
+        patient.until_granted("doctor", role["rules"][0], *options)
     report = patient.examine(1.0, kubeconfig=account)
     assert report["findings"] == []
     assert [each for each in report["unseen"] if each["right"]] == []

@@ -31,6 +31,7 @@ from muster.readcache.access.certificates import cluster_authorities
 from muster.readcache.access.settings import AccessSettings
 from muster.readcache.program import ReadCacheOptions, run_readcache
 from tests.scenarios.readcache.accesscases import KINDS, Case, Plane, difference, outcome, ssl_context
+from tests.support.accessreviews import until_granted
 from tests.support.clientcertificates import CLIENT, HOUR, SERVER, UID, certificate, der, named
 from tests.support.waiting import TIMEOUT_S, eventually, until
 
@@ -117,9 +118,9 @@ RBAC = [
 
 
 LAST_RIGHTS = (
-    "create subjectaccessreviews.authorization.k8s.io --as=cache",
-    "get configmaps/extension-apiserver-authentication --namespace=kube-system --as=cache",
-    "impersonate serviceaccounts/robot --namespace=a --as=actor",
+    "cache create subjectaccessreviews.authorization.k8s.io",
+    "cache get configmaps/extension-apiserver-authentication --namespace=kube-system",
+    "actor impersonate serviceaccounts/robot --namespace=a",
 )
 """Rights by the last objects of each kind in `RBAC`."""
 
@@ -155,7 +156,7 @@ def plane(
         bundle.write_bytes(bundle.read_bytes() + running.ca_path.read_bytes())
         eventually("the administrator is accepted", lambda: _applied(running))
         for last in LAST_RIGHTS:  # until the API server knows the rights, it refuses requests
-            eventually(f"the right {last}", lambda asked=last: _may(running, *asked.split()))
+            until_granted(running.access, *last.split())
         yield running
 
 
@@ -175,14 +176,6 @@ def _applied(plane: ControlPlane) -> bool:
     except KubectlError as error:
         if "Unauthorized" not in str(error) and "logged in" not in str(error):
             raise
-        return False
-    return True
-
-
-def _may(plane: ControlPlane, *asked: str) -> bool:
-    try:
-        plane.access.kubectl("auth", "can-i", *asked, "--quiet")
-    except KubectlError:
         return False
     return True
 
