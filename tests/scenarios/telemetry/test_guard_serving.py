@@ -63,9 +63,13 @@ async def answering(
 
 @asynccontextmanager
 async def guarded(
-    folder: Path, script: Script, settings: ServingSettings | None = None, **config: Any
+    folder: Path,
+    script: Script,
+    settings: ServingSettings | None = None,
+    registry: CollectorRegistry | None = None,
+    **config: Any,
 ) -> AsyncIterator[tuple[int, Upstream]]:
-    """Run a guard in this process. Yields its port."""
+    """Run a guard in this process, with its metrics in `registry`. Yields its port."""
     async with answering(folder, script, **config) as (upstream, path):
         stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
         options = GuardOptions(config=path)
@@ -73,7 +77,7 @@ async def guarded(
             options,
             stop,
             on_ready=lambda _, found: port.set_result(found),
-            registry=CollectorRegistry(),
+            registry=registry or CollectorRegistry(),
             settings=settings,
         )
         task = asyncio.create_task(running)
@@ -366,11 +370,13 @@ async def test_removed_caller_that_waits_for_a_budget_gets_401_and_is_not_sent(t
         await _answer(upstream, arrived)
 
     config = {"callers": tokens("alice", "bob"), "inAll": {"concurrentCost": 1.0}, "queue": {"waitSeconds": 60}}
-    async with guarded(tmp_path, script, ServingSettings(recheck_s=0.05), **config) as (port, upstream):
+    settings, registry = ServingSettings(recheck_s=0.05), CollectorRegistry()
+    async with guarded(tmp_path, script, settings, registry, **config) as (port, upstream):
         alice, bob = await connect(port), await connect(port)
         await bob.send(asking("bob", f"{TSDB}?of=bob"))
         await until("the first request runs", lambda: bool(upstream.heads))
         await alice.send(asking("alice", f"{TSDB}?of=alice"))
+        await until("the second request waits", lambda: registry.get_sample_value("muster_guard_waiting_requests") == 1)
         remove(tmp_path, "alice")
         reply = await alice.reply()
         assert (reply.status, json.loads(reply.body)["guard"]["reason"]) == (401, "bad_credentials")
