@@ -49,8 +49,7 @@ def everything_happens(scene: EveryMetric) -> None:
     with pool_cannot_grow(scene):
         scene.jobs.kill_rank("steady")
         scene.processes.break_gpu()
-        newest_checkpoint_is_damaged(scene, "steady")
-        scene.jobs.kill_rank("steady")
+        checkpoint_is_quarantined(scene, "steady")
         scene.until("muster_remediation_actions_total")
         scene.network.download(0)
         scene.network.attach("two")
@@ -77,7 +76,32 @@ def job_is_edited(scene: EveryMetric, job: str) -> None:
     eventually("a reconcile failed", conflicted, LONG_TIMEOUT_S)
 
 
-def newest_checkpoint_is_damaged(scene: EveryMetric, job: str) -> None:
+def checkpoint_is_quarantined(scene: EveryMetric, job: str) -> None:
+    """Ranks of the job die until one of them could not load a confirmed checkpoint."""
+
+    def quarantined() -> bool:
+        rank_dies(scene, job)
+        return bool(_quarantined(scene, job))
+
+    eventually("a checkpoint is in quarantine", quarantined, LONG_TIMEOUT_S)
+
+
+def rank_dies(scene: EveryMetric, job: str) -> None:
+    """A rank of the job dies. Until a checkpoint is in quarantine, no rank can load the newest one.
+
+    The job may confirm a newer one before the rank dies: then its next attempt loads that one.
+    """
+    if not _quarantined(scene, job):
+        _damage_newest_checkpoint(scene, job)
+    scene.jobs.kill_rank(job)
+
+
+def _quarantined(scene: EveryMetric, job: str) -> Sequence[object]:
+    found: Sequence[object] = scene.jobs.status(job).get("quarantinedCheckpoints", ())
+    return found
+
+
+def _damage_newest_checkpoint(scene: EveryMetric, job: str) -> None:
     """No rank can load the newest confirmed checkpoint; an older one is left."""
 
     def confirmed() -> list[str]:

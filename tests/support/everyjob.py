@@ -57,12 +57,13 @@ class Jobs:
         self._logs = logs
 
     def train(self, name: str, nodes: int = 1, **spec: Any) -> None:
-        """Submit a job that reports steps and saves checkpoints until it is killed, and wait until it runs."""
+        """Submit a job that reports steps and saves checkpoints, and wait until it runs. Killed ranks do not end it."""
         folder = self._folder / name
         folder.mkdir()
         program = folder / "program.py"
         program.write_text(textwrap.dedent(_TRAINING.format(folder=str(folder))))
-        self.submit(name, nodes, command=[sys.executable, str(program)], checkpoint={"path": str(folder / "c")}, **spec)
+        lasting = {"unknownLimit": 1000, "checkpoint": {"path": str(folder / "c")}}
+        self.submit(name, nodes, command=[sys.executable, str(program)], **lasting, **spec)
         self.until_running(name)
 
     def submit(self, name: str, nodes: int, **spec: Any) -> None:

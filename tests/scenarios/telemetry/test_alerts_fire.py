@@ -24,8 +24,8 @@ from tests.support.everyfault import (
     data_is_read,
     guard_answers,
     large_shard_is_kept,
-    newest_checkpoint_is_damaged,
     objects_are_read,
+    rank_dies,
     read_cache_is_read,
 )
 from tests.support.everymetric import EveryMetric, every_metric
@@ -51,6 +51,7 @@ def scene(plane: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("alerts")
     (folder / "scene").mkdir()
     with every_metric(folder / "scene", plane, rules=write_rules(folder)) as made:
+        made.jobs.train("steady")
         yield made
 
 
@@ -63,7 +64,6 @@ def submit(scene: EveryMetric, name: str, program: str, **spec: Any) -> None:
 
 
 def test_a_healthy_cluster_is_quiet(scene: EveryMetric) -> None:
-    scene.jobs.train("steady")
     scene.until("muster_trainingjob_members > 0")
     scene.until("muster_network_tuning_settings == 3 and on () count_over_time(up[1m]) > 6")
     for name in (AS_SHIPPED, TIGHT):
@@ -105,7 +105,10 @@ def test_faults_of_configuration_jobs_and_nodes(scene: EveryMetric, expected: Ex
     scene.jobs.submit("large", 2, command=["true"])
     scene.processes.restart("admission-0")
     expected.until_firing(
-        scene.server, "MusterJobFaultsRepeat", "MusterCheckpointsQuarantined", meanwhile=lambda: fail(scene, "steady")
+        scene.server,
+        "MusterJobFaultsRepeat",
+        "MusterCheckpointsQuarantined",
+        meanwhile=lambda: rank_dies(scene, "steady"),
     )
     scene.processes.break_gpu()  # only now: a rank that dies on such a node moves to another, and all are in use
     expected.until_firing(scene.server, "MusterScalingBlocked")  # before joins slow down what scaling asks for
@@ -116,13 +119,6 @@ def test_faults_of_configuration_jobs_and_nodes(scene: EveryMetric, expected: Ex
     act = {"mode": "act", "breaker": {"share": "100%", "nodes": 9}, "shared": {"nodes": 1}}
     scene.configure("muster-health", act)
     expected.until_firing(scene.server)
-
-
-def fail(scene: EveryMetric, job: str) -> None:
-    """A rank of the job dies. Until a checkpoint is in quarantine, the newest one is damaged before."""
-    if not scene.jobs.status(job).get("quarantinedCheckpoints"):
-        newest_checkpoint_is_damaged(scene, job)  # a newer one may be confirmed before the rank dies
-    scene.jobs.kill_rank(job)
 
 
 def growing(scene: EveryMetric) -> None:
