@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from muster.api.preflight import Preflight
 from muster.cli.jobs.explain import read_trusting
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.preflight.controller import PreflightController
@@ -212,6 +213,31 @@ def test_a_new_node_is_tested_and_gets_work_and_then_nothing_is_written_any_more
         await asyncio.sleep(1800)
         assert world.version() == before
         assert world.call("GET", PODS)["items"] == []
+
+    world.run(story)
+
+
+def test_node_is_tested_once_though_its_record_is_heard_of_late() -> None:
+    """The test's pod is gone before the watch of records brings what the controller wrote itself."""
+    world = World()
+    client = world.cluster.client("late")
+    watch = client.watch_batches
+
+    async def late(kind: type[Any], *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        async for batch in watch(kind, *arguments, **options):
+            await asyncio.sleep(10 if kind is Preflight else 0)
+            yield batch
+
+    client.watch_batches = late  # type: ignore[method-assign, assignment]
+    world.controllers = [
+        PreflightController(client, NAMESPACE, "none", clock=lambda: world.loop.now, registry=CollectorRegistry())
+    ]
+
+    async def story() -> None:
+        world.add_node("a")
+        await asyncio.sleep(90)
+        assert world.tested == ["a"]
+        assert world.pending() == set()
 
     world.run(story)
 

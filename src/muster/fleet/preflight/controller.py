@@ -219,9 +219,12 @@ class PreflightController:
             meta = replace(meta, uid=known.uid, resource_version=known.metadata.resource_version)
             if not spec.passed and known.spec.node_uid == spec.node_uid:
                 spec = replace(spec, last_pass=last_pass(known.spec))
-            await self._client.replace(Preflight(metadata=meta, spec=spec))
+            written = await self._client.replace(Preflight(metadata=meta, spec=spec))
         else:
-            await self._client.create(Preflight(metadata=meta, spec=spec))
+            written = await self._client.create(Preflight(metadata=meta, spec=spec))
+        if self._known.records.get(name) is known:
+            # The watch may bring it only after the pod is gone, and until then the node would be tested again.
+            self._known.record_changed(known, written)
         self._teller.ended(name, spec)
         ran_s = spec.time.timestamp() - action.test.started_at
         self._metrics.seconds.labels(str(spec.level)).observe(max(0.0, ran_s))
