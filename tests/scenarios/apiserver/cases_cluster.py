@@ -95,6 +95,8 @@ CASES = [
                 "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "diff-huge"}, "value": 2000000000}
             ),
             patch("/apis/scheduling.k8s.io/v1/priorityclasses/diff-high", {"value": 5}),
+            # The real server refuses pods of a class that it has not heard of yet.
+            Step("POST", PODS + "?dryRun=All", pod("a", priorityClassName="diff-high"), until=201),
             post(PODS, pod("a", priorityClassName="diff-high")),
             post(PODS, pod("b", priorityClassName="diff-high", priority=7)),
             delete("/apis/scheduling.k8s.io/v1/priorityclasses/diff-high"),

@@ -10,6 +10,7 @@ import pytest
 from muster.api.training_job import TrainingJob
 from tests.scenarios.backfill.conftest import PAUSE, Jobs, state, uninterrupted
 from tests.support.anyserver import BY_RANKS, BY_SCHEDULER
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -67,6 +68,11 @@ async def test_job_in_front_is_deleted_and_backfilled_job_runs_on_unasked(jobs: 
     await jobs.train("small", 2, restartable=True)
     await jobs.backfilled_for("small", "wide")
     await jobs.arena.client.delete(TrainingJob, "wide", namespace=jobs.arena.namespace)
+
+    async def gone() -> bool:
+        return not await jobs.arena.pods("wide")
+
+    await until("its pods are gone, which would use the nodes of the first job", gone)
     jobs.end("long")
     await jobs.arena.phase("long", "Succeeded")
     await jobs.arena.reaches("small", lambda status: state(status).gang == "")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from muster.kube.errors import AlreadyExists
-from muster.kube.objects.meta import ObjectMeta
-from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.plan import Settings
 from tests.scenarios.backfill.gangs import HASTY, add_restartable, end, record, waits, wide_waits
 from tests.scenarios.scheduler.conftest import Cluster
+from tests.support.priorityclasses import make_priority_class
 
 PATIENT = "muster-test-patient"
 """A class of high priority that preempts nothing."""
@@ -34,11 +30,7 @@ async def test_order_blocks_no_other_shape_and_no_gang_starves_8309(cluster: Clu
 
 async def test_a_large_job_of_high_priority_is_not_passed_by_small_ones_748(cluster: Cluster) -> None:
     """Volcano: what becomes free goes to small jobs of low priority for ever. Ours: it is kept for the large one."""
-    with contextlib.suppress(AlreadyExists):
-        named = ObjectMeta(name=PATIENT)
-        await cluster.client.create(
-            PriorityClass(metadata=named, value=1000, preemption_policy="Never", description="test")
-        )
+    await make_priority_class(cluster.client, PATIENT, 1000, preemption_policy="Never")
     await cluster.add_nodes(3)
     cluster.schedule(settings=HASTY)
     for number in range(3):

@@ -23,11 +23,11 @@ from muster.kube.objects.core import ConfigMap, Event
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
-from muster.kube.objects.scheduling import PriorityClass
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from tests.scenarios.fleet.deployments import serve_deployments
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
 from tests.support.apiserver import ApiServer
+from tests.support.priorityclasses import make_priority_class
 from tests.support.waiting import until
 from tests.support.workloads import uninstall
 
@@ -106,10 +106,7 @@ async def fleet(api_server: ApiServer) -> AsyncIterator[Fleet]:
         tasks: list[asyncio.Task[None]] = []
         try:
             await cluster.start()
-            with contextlib.suppress(AlreadyExists):
-                await client.create(
-                    PriorityClass(metadata=ObjectMeta(name=PRIORITY_CLASS), value=-5, preemption_policy="Never")
-                )
+            await make_priority_class(client, PRIORITY_CLASS, -5, preemption_policy="Never")
             if api_server.kind == "embedded":
                 tasks.append(asyncio.create_task(serve_deployments(client, cluster.namespace)))
             sim = SimNodes(

@@ -22,17 +22,18 @@ from muster.gputest.report import Failure, Gpu, Report
 from muster.gputest.summary import summary
 from muster.kube.client import Client
 from muster.kube.connection.config import load_config
-from muster.kube.errors import AlreadyExists, NotFound
+from muster.kube.errors import NotFound
 from muster.kube.objects.core import ConfigMap
 from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
-from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
 from tests.support.apiserver import ApiServer
+from tests.support.hearing import HearingClient
+from tests.support.priorityclasses import make_priority_class
 from tests.support.waiting import until
 
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
@@ -47,6 +48,8 @@ class Trusting:
     cluster: Cluster
     sim: SimNodes
     tasks: list[asyncio.Task[None]]
+    hearing: HearingClient
+    """The scheduler's."""
 
     @property
     def client(self) -> Client:
@@ -68,7 +71,7 @@ class Trusting:
 
     def schedule(self) -> None:
         controller = SchedulerController(
-            self.client,
+            self.hearing,
             self.namespace,
             "test",
             settings=Settings(preflight_required=True),
@@ -157,7 +160,7 @@ class Trusting:
             await until("their tests are gone", self._no_test_of(*names))
             time = (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%SZ")
             for name in names:
-                await self.client.patch(Preflight, name, {"spec": {"time": time}})
+                await self.hearing.until_heard(await self.client.patch(Preflight, name, {"spec": {"time": time}}))
 
     def _no_test_of(self, *names: str) -> Callable[[], Awaitable[bool]]:
         async def gone() -> bool:
@@ -169,6 +172,7 @@ class Trusting:
     async def reboot(self, name: str) -> None:
         self.sim.lose(name)
         await self.sim.recover(name)
+        await self.hearing.until_heard(await self.client.get(Node, name))
 
     async def event(self, reason: str, name: str) -> str:
         """Wait for an Event about the node, and return what it says."""
@@ -213,8 +217,7 @@ def report(node: str, *, passed: bool, level: int = 3) -> Report:
 
 
 async def priority_class(client: Client) -> None:
-    with contextlib.suppress(AlreadyExists):
-        await client.create(PriorityClass(metadata=ObjectMeta(name=PRIORITY_CLASS), value=-4))
+    await make_priority_class(client, PRIORITY_CLASS, -4)
 
 
 @pytest.fixture
@@ -226,8 +229,11 @@ async def trusting(api_server: ApiServer) -> AsyncIterator[Trusting]:
         try:
             await cluster.start()
             await priority_class(client)
-            async with SimNodes(client, runtime=EmptyRuntime(), prefix=cluster.namespace, **options) as sim:
-                made = Trusting(cluster, sim, [])
+            async with (
+                HearingClient(load_config(api_server.kubeconfig)) as hearing,
+                SimNodes(client, runtime=EmptyRuntime(), prefix=cluster.namespace, **options) as sim,
+            ):
+                made = Trusting(cluster, sim, [], hearing)
                 made.schedule()
                 yield made
                 await stop(made.tasks)

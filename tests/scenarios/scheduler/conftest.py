@@ -23,6 +23,7 @@ from muster.kube.objects.pod import Pod
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
 from tests.support.apiserver import ApiServer
+from tests.support.hearing import HearingClient
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until
 
@@ -34,9 +35,13 @@ GPU = "nvidia.com/gpu"
 class Cluster:
     """A namespace and nodes of one test's own; pods reach those nodes only."""
 
-    def __init__(self, client: Client, kubeconfig: Path) -> None:
+    def __init__(self, client: Client, kubeconfig: Path, hearing: HearingClient | None = None) -> None:
         self.client = client
         self.kubeconfig = kubeconfig
+        self._own = hearing or client
+        """The client of schedulers without one of their own."""
+        self.hearing = hearing
+        """That of the scheduler that was started last."""
         self.namespace = f"t{uuid.uuid4().hex[:10]}"
         self.nodes: list[str] = []
         self._runs: dict[asyncio.Task[None], asyncio.Event] = {}
@@ -177,8 +182,10 @@ class Cluster:
 
     def schedule(self, client: Client | None = None, **options: Any) -> tuple[SchedulerController, asyncio.Task[None]]:
         settings = options.pop("settings", Settings())
+        used = client or self._own
+        self.hearing = used if isinstance(used, HearingClient) else None
         controller = SchedulerController(
-            client or self.client, "muster-system", "test", settings=settings, registry=CollectorRegistry(), **options
+            used, "muster-system", "test", settings=settings, registry=CollectorRegistry(), **options
         )
         stop = asyncio.Event()
         task = asyncio.create_task(controller.run(stop))
@@ -209,8 +216,9 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(api_server: ApiServer) -> AsyncIterator[Cluster]:
-    async with Client(load_config(api_server.kubeconfig)) as client:
-        made = Cluster(client, api_server.kubeconfig)
+    config = load_config(api_server.kubeconfig)
+    async with Client(config) as client, HearingClient(config) as hearing:
+        made = Cluster(client, api_server.kubeconfig, hearing)
         try:
             await made.start()
             yield made

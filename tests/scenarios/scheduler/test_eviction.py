@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from muster.kube.client import Client
 from muster.kube.connection.config import load_config
-from muster.kube.errors import AlreadyExists, Invalid, NotFound
+from muster.kube.errors import Invalid, NotFound
 from muster.kube.objects.batch import Job
-from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.pod import Pod
 from muster.kube.objects.policy import PodDisruptionBudget
-from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.explain.why_waiting import explain, load_snapshot
 from muster.scheduler.plan import Settings
 from muster.scheduler.reasons import NodeWhy
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support import workloads
+from tests.support.hearing import HearingClient
+from tests.support.priorityclasses import make_priority_class
 from tests.support.waiting import until
 
 CLASSES = {"muster-test-low": -100, "muster-test-high": 1000}
@@ -34,8 +32,7 @@ ADMISSION = "admissionregistration.k8s.io/v1"
 
 async def make_classes(cluster: Cluster) -> None:
     for name, value in CLASSES.items():
-        with contextlib.suppress(AlreadyExists):
-            await cluster.client.create(PriorityClass(metadata=ObjectMeta(name=name), value=value, description="test"))
+        await make_priority_class(cluster.client, name, value)
 
 
 @pytest.fixture
@@ -55,16 +52,19 @@ async def real(cluster: Cluster, request: pytest.FixtureRequest) -> Cluster:
 
 
 async def set_budget(cluster: Cluster, name: str, labels: dict[str, str], *, stay: int, allowed: int) -> None:
-    """A budget that keeps so many pods; waits until it is counted."""
+    """A budget that keeps so many pods; waits until it is counted, and until the scheduler has heard of that."""
     spec = {"minAvailable": stay, "selector": {"matchLabels": labels}}
     body = workloads.object_of(PodDisruptionBudget.RESOURCE, name, cluster.namespace, spec)
     await cluster.client.create(body)
 
-    async def counted() -> bool:
-        status = (await cluster.client.get(PodDisruptionBudget, name, cluster.namespace)).status
-        return status.observed_generation > 0 and status.disruptions_allowed == allowed
+    async def counted() -> PodDisruptionBudget | None:
+        found = await cluster.client.get(PodDisruptionBudget, name, cluster.namespace)
+        is_counted = found.status.observed_generation > 0 and found.status.disruptions_allowed == allowed
+        return found if is_counted else None
 
-    await until(f"the budget admits {allowed}", counted)
+    budget: PodDisruptionBudget = await until(f"the budget admits {allowed}", counted)
+    assert cluster.hearing is not None
+    await cluster.hearing.until_heard(budget)
 
 
 async def add_pod(cluster: Cluster, name: str, labels: dict[str, str], spec: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ async def test_a_gang_that_two_budgets_cover_is_not_touched(foreign: Cluster) ->
     assert await alive(cluster) == {"low-0", "low-1"}
 
 
-class DiesBeforeEvicting(Client):
+class DiesBeforeEvicting(HearingClient):
     """Its process gets as far as dry runs."""
 
     async def evict(self, pod_name: str, *, dry_run: bool = False, **options: Any) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob, TrainingJobSpec
-from muster.kube.errors import AlreadyExists, NotFound
+from muster.kube.errors import NotFound
 from muster.kube.objects.meta import ObjectMeta
-from muster.kube.objects.scheduling import PriorityClass
 from muster.scheduler.plan import Settings
 from tests.scenarios.scheduler.conftest import Cluster
+from tests.support.priorityclasses import make_priority_class
 from tests.support.waiting import until
 
 CLASSES = {"muster-test-low": -100, "muster-test-high": 1000}
@@ -22,8 +21,7 @@ CLASSES = {"muster-test-low": -100, "muster-test-high": 1000}
 @pytest.fixture(autouse=True)
 async def classes(cluster: Cluster) -> None:
     for name, value in CLASSES.items():
-        with contextlib.suppress(AlreadyExists):
-            await cluster.client.create(PriorityClass(metadata=ObjectMeta(name=name), value=value, description="test"))
+        await make_priority_class(cluster.client, name, value)
 
 
 async def add_job(cluster: Cluster, name: str, size: int, priority_class: str) -> None:

@@ -113,7 +113,9 @@ async def test_after_drain_and_uncordon_no_filler_takes_the_slot_5805(cluster: C
     await cluster.until_bound("train", 3)
     where = await cluster.bound("train")
     drained = where["train-1-0"]
-    await cluster.client.patch(Node, drained, {"spec": {"unschedulable": True}})
+    closed = await cluster.client.patch(Node, drained, {"spec": {"unschedulable": True}})
+    assert cluster.hearing is not None
+    await cluster.hearing.until_heard(closed)
     await cluster.client.delete(Pod, "train-1-0", namespace=cluster.namespace, grace_s=0)
     await cluster.client.create(cluster.pod("train", 1, 3, attempt=1))
     await cluster.add_gang("filler", 1, gpus=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -11,14 +10,13 @@ import pytest
 
 from muster.api.names import BORROWER_CLASS, LABEL_TEAM
 from muster.api.training_job_status import TrainingJobStatus
-from muster.kube.errors import AlreadyExists, Conflict
-from muster.kube.objects.meta import ObjectMeta
+from muster.kube.errors import Conflict
 from muster.kube.objects.node import Node
-from muster.kube.objects.scheduling import PriorityClass
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK
 from tests.scenarios.trainingjobs.test_shrinking import ELASTIC, ran
 from tests.support.anyserver import BY_SCHEDULER
+from tests.support.priorityclasses import make_priority_class
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -72,9 +70,7 @@ def went_on(status: TrainingJobStatus) -> bool:
 )
 async def test_borrower_saves_leaves_for_the_owner_and_continues_afterwards(arena: Arena, priority_class: str) -> None:
     for name, value in ((BORROWER_CLASS, -1), (URGENT, 1000)):
-        with contextlib.suppress(AlreadyExists):
-            made = PriorityClass(metadata=ObjectMeta(name=name), value=value, description="test")
-            await arena.client.create(made)
+        await make_priority_class(arena.client, name, value)
     for node in arena.nodes[:2]:
         await give(arena, node.name, "blue")
     folder = str(arena.folder)

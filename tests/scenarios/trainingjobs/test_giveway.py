@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
-from muster.kube.errors import AlreadyExists
-from muster.kube.objects.meta import ObjectMeta
-from muster.kube.objects.scheduling import PriorityClass
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
 from tests.support.anyserver import BY_SCHEDULER
+from tests.support.priorityclasses import make_priority_class
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @BY_SCHEDULER
 async def test_job_yields_to_higher_priority_and_continues_afterwards(arena: Arena) -> None:
-    with contextlib.suppress(AlreadyExists):
-        name = ObjectMeta(name="muster-test-urgent")
-        await arena.client.create(PriorityClass(metadata=name, value=1000, description="test"))
+    await make_priority_class(arena.client, "muster-test-urgent", 1000)
     await arena.submit("low", train(arena), replicas=3, backoffLimit=0, infrastructureLimit=0, unknownLimit=0)
     await arena.phase("low", "Running", 1)
     await arena.submit("high", QUICK, replicas=2, priorityClassName="muster-test-urgent")
