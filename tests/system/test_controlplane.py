@@ -17,6 +17,7 @@ import pytest
 
 from muster.controlplane.clusteraccess import KubectlError
 from muster.controlplane.programs import ControlPlaneError, ControlPlaneUnavailableError, find_binaries
+from tests.support.accessreviews import until_granted
 from tests.support.controlplane import RealCluster, StartControlPlane
 
 
@@ -39,6 +40,7 @@ def test_service_account_gets_what_it_has_a_rule_for_and_no_more(real_control_pl
     who = json.loads(access.kubectl("auth", "whoami", "--output=json", kubeconfig=kubeconfig))
     assert who["status"]["userInfo"]["username"] == "system:serviceaccount:muster-test-rbac:reader"
     assert "system:masters" not in who["status"]["userInfo"]["groups"]
+    until_granted(access, "system:serviceaccount:muster-test-rbac:reader", "list", "pods")
     access.kubectl("get", "pods", "--all-namespaces", kubeconfig=kubeconfig)
     with pytest.raises(KubectlError, match=r"(?i)forbidden"):
         access.kubectl("get", "nodes", kubeconfig=kubeconfig)

@@ -246,6 +246,10 @@ def making_world(binaries: Path, helm: Helm, *, policies: bool = True) -> Iterat
             accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
             eventually(f"{namespace} takes pods", lambda path=accounts: world.send(None, "GET", path)[0] == 200)
         eventually("TrainingJobs are known", lambda: world.send(None, "GET", "/apis/muster.dev/v1alpha1")[0] == 200)
+        create = {"verb": "create", "resource": "pods"}
+        use = {"verb": "use", "group": "muster.dev", "resource": "teams", "name": "blue"}
+        eventually("pods can be created", lambda: _may(world, MALLORY, create))
+        eventually("team blue can be used", lambda: _may(world, RUTH, use))
         early = pod(tolerations=[{"operator": "Exists"}])
         early["metadata"]["name"] = "early"
         world.made(MALLORY, "/api/v1/namespaces/red/pods", early)
@@ -253,6 +257,14 @@ def making_world(binaries: Path, helm: Helm, *, policies: bool = True) -> Iterat
             plane.access.apply(*(each for key, each in chart.items() if key[0].startswith("ValidatingAdmissionPolicy")))
             eventually("every policy is in force", lambda: _in_force(world))
         yield world
+
+
+def _may(world: World, user: User, asked: Json) -> bool:
+    """Whether the API server knows of a right of the user."""
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    _, answer = world.make(user, path, {**kind, "spec": {"resourceAttributes": asked}})
+    return bool(answer["status"]["allowed"])
 
 
 def _in_force(world: World) -> bool:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from tests.scenarios.admission.conftest import ARGUMENTS, SYSTEM, World
+from tests.scenarios.admission.conftest import ARGUMENTS, SYSTEM, Json, World
 from tests.scenarios.deploy.conftest import CHART, Helm
 from tests.scenarios.deploy.test_chart import rendered
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -76,9 +77,14 @@ def test_a_real_api_server_takes_everything(world: World, offline_helm: Helm, mo
 
 def test_no_expression_has_a_type_that_cannot_be(world: World) -> None:
     """The API server checks expressions against the types that it knows, and says so in the status."""
-    found = world.api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")["items"]
-    warnings = {each["metadata"]["name"]: each.get("status", {}).get("typeChecking") for each in found}
-    assert {name: said for name, said in warnings.items() if (said or {}).get("expressionWarnings")} == {}
+
+    def checked() -> Json:
+        found = world.api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")["items"]
+        said = {each["metadata"]["name"]: each.get("status", {}).get("typeChecking") for each in found}
+        return said if None not in said.values() else {}
+
+    warnings = eventually("each policy is checked", checked)
+    assert {name: said for name, said in warnings.items() if said.get("expressionWarnings")} == {}
 
 
 @pytest.mark.parametrize(

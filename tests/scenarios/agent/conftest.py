@@ -203,8 +203,8 @@ async def client(cluster_config: ClusterConfig) -> AsyncIterator[Client]:
         yield made
 
 
-async def account_of_agents(client: Client, namespace: str, name: str = ACCOUNT) -> None:
-    """A service account with the rights that the chart gives to agents, under a name of its own."""
+async def account_of_agents(client: Client, namespace: str, name: str = ACCOUNT) -> list[dict[str, Any]]:
+    """A service account with the rights that the chart gives to agents, under a name of its own. Returns its rules."""
     await client.create(ServiceAccount(metadata=ObjectMeta(name=name, namespace=namespace)))
     role = f"{namespace}-{name}"
     rules = [
@@ -224,6 +224,7 @@ async def account_of_agents(client: Client, namespace: str, name: str = ACCOUNT)
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
         }
     )
+    return rules
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from muster.kube.objects.meta import ObjectMeta
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
 from tests.scenarios.agent.conftest import ACCOUNT, XID, Agent, Agents, account_of_agents
+from tests.support.accessreviews import until_allowed
 from tests.support.controlplane import REQUIRED, RealCluster
 from tests.support.namespaces import install_kinds
 from tests.support.waiting import until
@@ -123,8 +124,9 @@ async def test_only_agents_write_records_whatever_roles_others_have(chart: Agent
     node = (await chart.machine()).node
     await chart.client.create(NodeHealth(metadata=ObjectMeta(name=node)))
     name = f"stranger-{uuid.uuid4().hex[:8]}"
-    await account_of_agents(chart.client, SYSTEM_NAMESPACE, name)
+    rules = await account_of_agents(chart.client, SYSTEM_NAMESPACE, name)
     async with as_bearer(chart, await chart.token(node, name)) as stranger:
+        await until_allowed(stranger, rules[0])
         with pytest.raises(Forbidden, match="only a node's own agent"):
             await say(stranger, node, NodeHealthStatus(time=NOW))
     unbound = (await chart.client.create_token(ACCOUNT, TokenRequest(), namespace=SYSTEM_NAMESPACE)).status.token

@@ -62,7 +62,8 @@ def test_shadow_writes_only_its_lease_and_denies_no_request(everything: Everythi
     everything.until(
         "the plan is logged", lambda: "shadow: red/fits: would WritePlacement fits: 0 -> " in everything.logs()
     )
-    assert NEEDS_RIGHT in everything.refused(of_blue("warned"), *MALLORY, "--warnings-as-errors")
+    warned = ("--warnings-as-errors", *MALLORY)
+    everything.until("policies warn", lambda: NEEDS_RIGHT in everything.refused(of_blue("warned"), *warned))
     assert everything.refused(of_blue("taken"), *MALLORY) == ""
 
     cluster = everything.cluster

@@ -17,6 +17,7 @@ from muster.fleet.remediation.repairs.steps import StepSettings, step_pod
 from muster.fleet.remediation.snapshot import RemediationNode
 from tests.scenarios.deploy.conftest import ACCOUNT, CHART, SYSTEM, Helm
 from tests.scenarios.deploy.test_chart import rendered
+from tests.support.accessreviews import until_granted
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -78,6 +79,13 @@ class Pools:
             return error.stderr
         return ""
 
+    def refused_binding(self, name: str, query: str, *who: str) -> str:
+        """What is said where the binding of a pod to the node is refused; by one of the people unless others do it."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        path = f"/api/v1/namespaces/default/pods/{name}/binding{query}"
+        return self.refused(binding, *(who or PEOPLE), path=path)
+
 
 def pod(name: str = "pod", *, tolerations: tuple[dict[str, str], ...] = (), **spec: Any) -> dict[str, Any]:
     return {
@@ -120,6 +128,8 @@ def pools(control_plane_binaries: Path, offline_helm: Helm) -> Iterator[Pools]:
             "a service account",
             lambda: "default" in plane.access.kubectl("get", "serviceaccounts", "--output=name"),
         )
+        until_granted(plane.access, "jane", "create", "pods", "--as-group=people", "--as-group=system:authenticated")
+        made.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}})
         yield made
 
 
@@ -143,7 +153,8 @@ def enforced(pools: Pools) -> Pools:
     pools.create(pod("early", tolerations=(ANY_TAINT,)), *PEOPLE)  # there before the policy is
     pools.create(pod("plain"), *PEOPLE)
     pools.apply("--set=pools.policy=Deny")
-    eventually("the policy is in force", lambda: bool(pools.refused(pod(tolerations=(POOL,)), *PEOPLE)))
+    eventually("the policy about pods is in force", lambda: bool(pools.refused(pod(tolerations=(POOL,)), *PEOPLE)))
+    eventually("the one about bindings is", lambda: "only Muster" in pools.refused_binding("early", "?dryRun=All"))
     return pools
 
 
@@ -184,14 +195,10 @@ def test_muster_alone_acts_on_machines(enforced: Pools) -> None:
 
 
 def test_only_muster_and_listed_schedulers_bind(enforced: Pools) -> None:
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}}
-    enforced.create(node)
 
     def bind(name: str, *who: str) -> str:
         enforced.create(pod(name), *PEOPLE)
-        target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-        return enforced.refused(binding, *who, path=f"/api/v1/namespaces/default/pods/{name}/binding")
+        return enforced.refused_binding(name, "", *who)
 
     assert "only Muster and the schedulers" in bind("one", *PEOPLE)
     assert bind("two", f"--as={KUBE_SCHEDULER}") == ""

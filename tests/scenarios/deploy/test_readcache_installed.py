@@ -29,6 +29,7 @@ from muster.readcache.kindnames import DEFAULT_KINDS
 from tests.scenarios.deploy.conftest import SYSTEM, Helm
 from tests.scenarios.deploy.rights import granted, unused
 from tests.scenarios.deploy.test_chart import rendered
+from tests.support.accessreviews import until_granted
 from tests.support.auditlog import AuditLog
 from tests.support.musterprogram import MUSTER
 from tests.support.waiting import eventually
@@ -101,15 +102,8 @@ class Installed:
     def _eventually_bound(self) -> None:
         """Until the API server knows the new rights, it refuses requests."""
         for what in ("create tokenreviews", "list pods", f"create secrets --namespace={SYSTEM}"):
-            asked = ("auth", "can-i", *what.split(), f"--as={ACCOUNT}", "--quiet")
-            eventually(f"the cache may {what}", lambda arguments=asked: self._may(*arguments))
-
-    def _may(self, *arguments: str) -> bool:
-        try:
-            self.plane.access.kubectl(*arguments)
-        except KubectlError:
-            return False
-        return True
+            until_granted(self.plane.access, ACCOUNT, *what.split())
+        until_granted(self.plane.access, NODE_ACCOUNT, "list", "pods")
 
     def get(self, *arguments: str) -> Any:
         return json.loads(self.plane.access.kubectl("get", *arguments, "--output=json"))
@@ -203,6 +197,8 @@ def cache(installed: Installed) -> Cache:
                 "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
             },
         )
+    until_granted(installed.plane.access, "reader", "list", "pods")
+    until_granted(installed.plane.access, "actor", "impersonate", "users/reader")
     return installed.start()
 
 

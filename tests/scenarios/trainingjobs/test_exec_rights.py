@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from muster.kube.client import Client
+from muster.kube.connection.config import load_config
 from muster.kube.objects.auth import TokenRequest
 from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.accessreviews import until_allowed
 from tests.support.waiting import until
 
 pytestmark = [
@@ -78,6 +81,9 @@ async def test_the_missing_right_is_named(arena: Arena) -> None:
     await arena.submit("train", WAITS)
     await arena.phase("train", "Running", 1)
     config = await kubeconfig_of_reader(arena)
+    async with Client(load_config(config)) as reader:
+        for rule in READER:
+            await until_allowed(reader, rule, arena.namespace)
     for next_verbs in ["create"], ["create", "get"]:
         for arguments in ("stacks", "train"), ("exec", "train", "--", "true"):
             code, said = await run(arena, config, *arguments)
