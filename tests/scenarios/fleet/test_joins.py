@@ -170,8 +170,12 @@ async def test_the_pace_falls_when_the_api_server_refuses_requests(joining: Join
     before, after, verdict = joining.halved
     assert verdict is Verdict.OVERLOADED
     assert after == max(1, before // 2)
-    events = [event for event in await joining.cluster.events() if event.reason == "JoinsSlowed"]
-    assert any("refused" in event.message for event in events)
+
+    async def said() -> bool:
+        events = [event for event in await joining.cluster.events() if event.reason == "JoinsSlowed"]
+        return any("refused" in event.message for event in events)
+
+    await until("operators see the Event", said)
     config = await joining.client.get(ConfigMap, CONFIG_MAP, joining.cluster.namespace)
     assert json.loads(config.metadata.annotations[ANNOTATION_JOIN_PACE])["periodSeconds"] == 1
 

@@ -131,6 +131,15 @@ class Cloud:
 
         await until(f"pool {pool} is {states}", check)
 
+    async def until_said(self, *wanted: tuple[str, str]) -> None:
+        """Wait for Events with these reasons about objects of these kinds: they are written in the background."""
+
+        async def said() -> bool:
+            found = {(event.reason, event.involved_object.kind) for event in await self.cluster.events()}
+            return set(wanted) <= found
+
+        await until(f"Events say {wanted}", said)
+
     async def at_rest(self) -> None:
         """Nothing is written while nothing changes, for several plans and looks at the provider."""
 
@@ -203,8 +212,7 @@ async def test_gang_gets_its_nodes_and_unneeded_nodes_are_removed(cloud: Cloud) 
 
     await until("Node objects of instances that are gone are gone", forgotten)
     assert len(cloud.simulated.deleted) == 2
-    said = {(event.reason, event.involved_object.kind) for event in await cloud.cluster.events()}
-    assert {("ScaleUp", "Pod"), ("PoolGrows", "ConfigMap")} <= said
+    await cloud.until_said(("ScaleUp", "Pod"), ("PoolGrows", "ConfigMap"))
 
 
 @BY_SCALING
@@ -278,9 +286,13 @@ async def test_a_cloud_whose_answers_get_lost_or_that_throttles_gets_no_second_o
     await cloud.gang("train", 2)
 
     await cloud.cluster.until_bound("train", 2)
-    for fault in ("TimedOut", "Throttled"):
-        labels = {"pool": "a", "fault": fault}
-        assert cloud.registry.get_sample_value("muster_scaling_provider_errors_total", labels) == 1.0
+
+    def errors() -> list[float | None]:
+        labels = [{"pool": "a", "fault": fault} for fault in ("TimedOut", "Throttled")]
+        return [cloud.registry.get_sample_value("muster_scaling_provider_errors_total", each) for each in labels]
+
+    await until("both faults are counted", lambda: all(errors()))  # instances join whatever the controller hears
+    assert errors() == [1.0, 1.0]
     assert set(orders) == {2}, "whatever was answered: what was ordered is seen"
     assert len(group.instances) == 2
 
@@ -337,8 +349,7 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_report
     await cloud.gang("train", 2)
     await cloud.cluster.until_bound("train", 2)
     assert group.size == 2, "the pools it had are scaled on"
-    events = {event.reason for event in await cloud.cluster.events()}
-    assert "ScalingConfigInvalid" in events
+    await cloud.until_said(("ScalingConfigInvalid", "ConfigMap"))
 
 
 async def test_the_last_look_before_a_deletion_is_at_the_api_server(

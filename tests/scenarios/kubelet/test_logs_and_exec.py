@@ -109,14 +109,14 @@ async def test_exec_with_a_terminal(node: NodeUnderTest, protocol: str) -> None:
 async def test_command_dies_with_its_client(node: NodeUnderTest) -> None:
     pod = await running(node)
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.name}/exec?command=sleep&command=4242&stdout=true"
-    async with node.client.websocket(path, protocols=("v5.channel.k8s.io",)):
-        pass
 
-    async def dead() -> bool:
+    async def found(code: int) -> bool:
         done = await asyncio.to_thread(node.kubectl, "exec", pod.name, "--", "pgrep", "-f", "^sleep 4242$")
-        return done.returncode == 1
+        return done.returncode == code
 
-    await until("the command is gone", dead)
+    async with node.client.websocket(path, protocols=("v5.channel.k8s.io",)):
+        await until("the command runs", lambda: found(0))
+    await until("the command is gone", lambda: found(1))
 
 
 async def test_clients_without_token_or_certificate_are_refused(node: NodeUnderTest) -> None:

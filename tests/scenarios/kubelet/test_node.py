@@ -14,6 +14,7 @@ from muster.embedded.kubelet.containers.downward import PodFacts
 from muster.embedded.kubelet.containers.volumes import PodVolumes
 from muster.embedded.kubelet.pods.objects import ObjectSource, TokenSource
 from muster.kube.client import Client
+from muster.kube.errors import NotFound
 from muster.kube.objects.coordination import Lease
 from muster.kube.objects.node import Node
 from muster.kube.objects.pod import Pod
@@ -21,6 +22,16 @@ from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode
 from tests.support.anyserver import BY_KUBELET
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import TIMEOUT_S, until
+
+
+async def lease_of(node: NodeUnderTest) -> Lease:
+    """The node's Lease, which the kubelet may create after it is ready."""
+
+    async def made() -> Lease:
+        return await node.client.get(Lease, node.name, "kube-node-lease")
+
+    lease: Lease = await until("the node has a lease", made, ignoring=(NotFound,))
+    return lease
 
 
 async def test_registration(start_node: StartNode) -> None:
@@ -36,7 +47,7 @@ async def test_registration(start_node: StartNode) -> None:
     assert "dedicated" in [taint.key for taint in found.spec.taints]
     assert await node.serving_port() > 0
     assert [address.type for address in status.addresses] == ["InternalIP", "Hostname"]
-    lease = await node.client.get(Lease, node.name, "kube-node-lease")
+    lease = await lease_of(node)
     assert lease.spec.holder_identity == node.name
     assert [owner.uid for owner in lease.metadata.owner_references] == [found.uid]
 
@@ -44,7 +55,7 @@ async def test_registration(start_node: StartNode) -> None:
 async def test_lease_is_renewed_and_the_node_otherwise_left_alone(start_node: StartNode) -> None:
     node = await start_node("--lease-period-s=0.2")
     version = (await node.client.get(Node, node.name)).metadata.resource_version
-    first = await node.client.get(Lease, node.name, "kube-node-lease")
+    first = await lease_of(node)
 
     async def renewed() -> bool:
         now = await node.client.get(Lease, node.name, "kube-node-lease")

@@ -138,7 +138,12 @@ async def test_all_ranks_restore_the_newest_checkpoint_that_verifies(arena: Aren
     os.kill(rank_pid(arena, 1, 0), signal.SIGKILL)
 
     after = await arena.reaches("train", lambda status: status.time_to_useful_seconds is not None)
-    assert [(folder / f"began-2-{rank}").read_text() for rank in (0, 1)] == ["20", "20"]
+
+    def began() -> list[str]:
+        return [file.read_text() for file in sorted(folder.glob("began-2-*"))]
+
+    await until("both ranks have written where they began", lambda: len([text for text in began() if text]) == 2)
+    assert began() == ["20", "20"]
     assert [(each.path, each.step, each.attempt, each.reason) for each in after.quarantined_checkpoints] == [
         (newest.path, 30, 1, "Checksum")
     ]
