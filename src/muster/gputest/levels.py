@@ -62,6 +62,15 @@ HOST_TESTS = frozenset({"cpu", "host-memory", "disk"})
 TESTS = tuple(dict.fromkeys(step.test for level in LEVELS.values() for step in level))
 
 
+def sized_as(level: int) -> int:
+    """Return the lowest level with the same sizes of work: only figures of such levels can be compared.
+
+    Level 3 multiplies larger matrices and sums larger messages, and a healthy GPU has other rates with them. Levels 1
+    and 2 have equal sizes: a slow node that is tested again at level 2 stays comparable with others at level 1.
+    """
+    return 3 if level >= 3 else 1
+
+
 def plan(level: int, only: Collection[str] = (), budget_s: float | None = None) -> tuple[Request, ...]:
     """Return the tests of a level, or the named ones. Work and deadlines are scaled to another budget.
 

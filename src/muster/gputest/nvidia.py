@@ -23,6 +23,7 @@ from muster.gputest.backend import (
     Wrong,
 )
 from muster.gputest.codes import Code
+from muster.gputest.levels import sized_as
 from muster.gputest.nvml import Nvml, bus_addresses, local_cpus
 from muster.gputest.patterns import Pattern, signed
 
@@ -94,13 +95,14 @@ class NvidiaBackend(Backend):
 
         Products for load take a millisecond each: eight threads of one process could not start shorter ones in time.
         """
+        large = sized_as(level) > 1
         return Sizes(
             memory_share=0.9,
             chunk_bytes=_GIB,
             copy_bytes=256 * _MIB,
-            matrix_n=4096 if level < 3 else 8192,
+            matrix_n=8192 if large else 4096,
             load_n=8192,
-            reduce_bytes=2 * _GIB if level < 3 else 4 * _GIB,
+            reduce_bytes=(4 if large else 2) * _GIB,
         )
 
     def words(self, place: int, count: int) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from msgspec.structs import replace
 
 from muster.api.preflight import GpuFigures, PreflightSpec
@@ -45,6 +46,25 @@ def test_a_slow_gpu_is_found_among_its_like_in_the_whole_fleet() -> None:
     assert found(figures) == {("slow", "GPU-1", FIGURE)}
     figures.put("slow", record([4100.0, 4101.0]))
     assert found(figures) == set()
+
+
+@pytest.mark.parametrize(
+    ("levels", "value", "slow"),
+    [
+        ((3, 1), 3000.0, False),  # larger sizes, other rates
+        ((1, 3), 3000.0, False),
+        ((2, 1), 3000.0, True),  # tested again because it is slow
+        ((1, 2), 3000.0, True),
+        ((3, 3), 3000.0, True),
+        ((3, 1), 4100.0, False),
+    ],
+)
+def test_only_figures_of_equal_sizes_are_compared(levels: tuple[int, int], value: float, slow: bool) -> None:
+    figures = FleetFigures()
+    for number in range(40):
+        figures.put(f"n{number}", record([4100.0 + number % 7], level=levels[1]))
+    figures.put("n0", record([value], level=levels[0]))
+    assert found(figures) == ({("n0", "GPU-0", FIGURE)} if slow else set())
 
 
 def test_failed_or_missing_nodes_are_not_compared() -> None:

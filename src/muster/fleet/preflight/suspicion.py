@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from muster.api.preflight import PreflightSpec
+from muster.gputest.levels import sized_as
 from muster.gputest.outliers import Outlier, Reading, outliers
 
 FINDINGS_MAX = 5
@@ -33,12 +34,16 @@ def suspicion(record: PreflightSpec, findings: Iterable[float], *, outlying: boo
     return min(fresh, FINDINGS_MAX) + (OUTLIER_WEIGHT if unconfirmed else 0.0)
 
 
+_Rows = list[tuple[str, str, tuple[str, ...], "array[float]"]]
+"""The figures of a node's GPUs: UUID, model, names and values."""
+
+
 class FleetFigures:
     """The figures of all nodes that passed, stored compactly: 8 GPUs with 14 figures take 450 bytes and a few names."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._nodes: dict[str, list[tuple[str, str, tuple[str, ...], array[float]]]] = {}
+        self._nodes: dict[str, tuple[int, _Rows]] = {}
         self.changed = False
         """Whether something changed since this was last set to False."""
 
@@ -53,7 +58,7 @@ class FleetFigures:
             names = self._names.setdefault(names, names)
             rows.append((gpu.uuid, gpu.name, names, array("f", [gpu.figures[name] for name in names])))
         if rows:
-            self._nodes[node] = rows
+            self._nodes[node] = (sized_as(record.level), rows)
             self.changed = True
 
     def take(self, node: str) -> None:
@@ -62,18 +67,26 @@ class FleetFigures:
             self.changed = True
 
     def groups(self) -> Iterator[tuple[Reading, ...]]:
-        """Yield the readings of one figure and GPU model at a time: in a large fleet, ten thousand each."""
-        kinds: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        for node, rows in self._nodes.items():
-            for key in {(model, name) for _, model, names, _ in rows for name in names}:
-                kinds[key].append(node)
-        for (model, figure), nodes in sorted(kinds.items()):
+        """Yield the readings of one figure and GPU model at a time: in a large fleet, ten thousand each.
+
+        Figures from other sizes of work form groups of their own (`sized_as`), because their rates differ.
+        """
+        kinds: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
+        for node, (sized, rows) in self._nodes.items():
+            for model, name in {(model, name) for _, model, names, _ in rows for name in names}:
+                kinds[model, name, sized].append(node)
+        for (model, figure, sized), nodes in sorted(kinds.items()):
             yield tuple(
                 Reading(node=node, component=uuid, model=model, figure=figure, value=values[names.index(figure)])
                 for node in nodes
-                for uuid, kind, names, values in self._nodes.get(node, ())
+                for uuid, kind, names, values in self._rows(node, sized)
                 if kind == model and figure in names
             )
+
+    def _rows(self, node: str, sized: int) -> _Rows:
+        """Return a node's figures; empty if it was removed or tested with other sizes since a group was begun."""
+        at, rows = self._nodes.get(node, (sized, []))
+        return rows if at == sized else []
 
 
 def outlying(figures: FleetFigures) -> Iterator[tuple[Outlier, ...]]:
