@@ -17,7 +17,7 @@ from muster.sdk.errors import StaleAttempt
 from muster.sdk.saves.checkpoint import Checkpoint
 from muster.sdk.saves.durable import flush, flush_one
 from muster.sdk.saves.durable import remove as _remove
-from muster.sdk.saves.layout import is_url
+from muster.sdk.saves.layout import is_url, unfinished_name
 from muster.sdk.saves.own import checkpoint_dir, last_checkpoint, note_committed, prune, unused_name, warn, write_record
 from muster.sdk.saves.process import process
 
@@ -154,7 +154,7 @@ def _save_in_folder(
     """Save a checkpoint that rank 0 writes into the folder itself."""
     os.makedirs(folder, exist_ok=True)
     name = unused_name(folder, f"step-{step:08d}-attempt-{place.attempt()}")
-    path, temporary = os.path.join(folder, name), os.path.join(folder, f".writing-{name}-{os.getpid()}")
+    path, temporary = os.path.join(folder, name), os.path.join(folder, unfinished_name(name, str(os.getpid())))
     record = records.new(name, step, place.attempt(), os.path.basename(temporary))
     _remove(temporary)
     write_record(folder, record)

@@ -92,6 +92,23 @@ def test_a_folder_is_a_checkpoint_too(folder: Path) -> None:
     assert muster.last_checkpoint() == again
 
 
+@pytest.mark.parametrize("options", [{}, {"background": True}, {"sharded": True}])
+def test_torch_save_accepts_the_path_given_to_write(options: dict[str, bool]) -> None:
+    """On the first real GPU, no checkpoint of `torch.save(state, path)` was saved: its archive has the file's name up
+    to the last dot, which must not be empty ("invalid file name")."""
+    names = []
+
+    def write(path: str) -> None:
+        names.append(os.path.basename(path))
+        Path(path).write_text("x")
+
+    saved = muster.save_checkpoint(1, write, **options)
+    if isinstance(saved, muster.Saving):
+        saved.wait()
+    (name,) = names
+    assert name.rpartition(".")[0] if "." in name else name
+
+
 def test_old_ones_go_but_never_the_one_this_attempt_began_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_job(monkeypatch, "train", attempt=1)
     first = muster.save_checkpoint(1, text("1"))
@@ -114,7 +131,7 @@ def test_old_ones_go_but_never_the_one_this_attempt_began_from(folder: Path, mon
 def test_two_jobs_in_one_folder_remove_only_what_they_wrote(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 11.2: pruning by one job deleted the other's confirmed checkpoint."""
     folder.mkdir()
-    unmarked = ("step-00000900-attempt-1", ".writing-step-00000900-attempt-1-77", "notes")
+    unmarked = ("step-00000900-attempt-1", "writing-step-00000900-attempt-1-77", "notes")
     for name in unmarked:  # of an older version, or of a person: without a record their owner is unknown
         (folder / name).write_text("x")
     as_job(monkeypatch, "one")

@@ -26,6 +26,14 @@ def order_of(name: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
+def unfinished_name(name: str, writer: str = "") -> str:
+    """The name of a checkpoint while it is written. `writer` makes it the name of one process.
+
+    It does not begin with a dot. From 1.13 on, `torch.save` refuses a path if nothing stands before its last dot.
+    """
+    return f"writing-{name}" + (f"-{writer}" if writer else "")
+
+
 def rank_name(rank: int) -> str:
     """The folder of a rank's shards, relative to the checkpoint; the shard itself if the rank wrote one file."""
     return f"rank-{rank:05d}"

@@ -157,7 +157,7 @@ class FolderTarget(Target):
     def __init__(self, folder: str, name: str, step: int, sharded: bool) -> None:
         self.folder, self.name, self.path = folder, name, os.path.join(folder, name)
         self._sharded = sharded
-        temporary = f".writing-{name}" + ("" if sharded else f"-{os.getpid()}")
+        temporary = layout.unfinished_name(name, "" if sharded else str(os.getpid()))
         self._temporary = os.path.join(folder, temporary)
         self._part_folder = os.path.join(self._temporary, ".parts")
         self._record = records.new(name, step, place.attempt(), temporary)
