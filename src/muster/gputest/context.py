@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -64,8 +65,14 @@ class Context:
         self._emit(Said(device.uuid if device else "", text))
 
     def figure(self, device: Device | None, name: str, value: float) -> None:
-        """Report a figure of figures.py."""
-        self._emit(Measured(device.uuid if device else "", name, value))
+        """Report a figure of figures.py, as a plain number whatever a library measured it with.
+
+        Raises ValueError for NaN and infinity, which JSON cannot represent.
+        """
+        plain = float(value)
+        if not math.isfinite(plain):
+            raise ValueError(f"{name} is {plain}")
+        self._emit(Measured(device.uuid if device else "", name, plain))
 
     def fail(self, device: Device | None, code: Code, message: str) -> None:
         """Report a failure. After four of a kind on a GPU, further ones are dropped."""

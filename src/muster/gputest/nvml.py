@@ -81,10 +81,15 @@ class Nvml:
             memory_free_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).free,
         )
 
-    def sample(self, device: int) -> Sample:
-        """Return clocks, power, temperature, and reasons for slowdowns."""
+    def sample(self, device: int) -> Sample | None:
+        """Return clocks, power, temperature, and reasons for slowdowns; None if the model or driver lacks one."""
         nvml, handle = self._nvml, self._handles[device]
-        reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+        reasons = self._known(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        clock = self._known(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        power = self._known(nvml.nvmlDeviceGetPowerUsage, handle)
+        temperature = self._known(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        if reasons is None or clock is None or power is None or temperature is None:
+            return None
         names = {
             nvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
             nvml.nvmlClocksEventReasonHwThermalSlowdown: "hardware thermal slowdown",
@@ -92,9 +97,9 @@ class Nvml:
             nvml.nvmlClocksEventReasonSwThermalSlowdown: "software thermal slowdown",
         }
         return Sample(
-            sm_clock_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            power_w=nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            temperature_c=nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            sm_clock_mhz=clock,
+            power_w=power / 1000,
+            temperature_c=temperature,
             slowdowns=tuple(name for bit, name in names.items() if reasons & bit),
         )
 
@@ -104,11 +109,11 @@ class Nvml:
         except self._nvml.NVMLError as error:  # it existed when the driver started
             raise BackendError(Code.GPU_COUNT, f"NVML: GPU {index}: {error}") from error
 
-    def _known(self, ask: Any, handle: Any) -> Any:
-        """Return the answer; None if the model does not support the query."""
+    def _known(self, ask: Any, *arguments: Any) -> Any:
+        """Return the answer; None if the model does not support the query, or the driver is older than it."""
         try:
-            return ask(handle)
-        except self._nvml.NVMLError_NotSupported:
+            return ask(*arguments)
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
             return None
 
 

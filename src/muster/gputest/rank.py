@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import msgspec
@@ -18,13 +19,15 @@ PRECISION = "fp32"
 
 
 def main() -> None:
-    """Run and print the result, also after an error."""
+    """Run and print the result, also after an error. Other output goes to standard error: NCCL prints even at exit."""
     plan = msgspec.json.decode(sys.argv[1], type=RankPlan)
-    try:
-        result = _run(plan)
-    except Exception as error:  # an error of a library is the result of this process
-        result = RankResult(error=f"{type(error).__name__}: {error}")
-    print(msgspec.json.encode(result).decode(), flush=True)
+    with os.fdopen(os.dup(1), "wb") as output:
+        os.dup2(2, 1)
+        try:
+            result = _run(plan)
+        except Exception as error:  # an error of a library is the result of this process
+            result = RankResult(error=f"{type(error).__name__}: {error}")
+        output.write(msgspec.json.encode(result) + b"\n")
 
 
 def _run(plan: RankPlan) -> RankResult:

@@ -30,6 +30,11 @@ class NVMLError_NotSupported(NVMLError):
         super().__init__(3, "Not Supported")
 
 
+class NVMLError_FunctionNotFound(NVMLError):
+    def __init__(self) -> None:
+        super().__init__(13, "Function Not Found")
+
+
 def fails(error: NVMLError) -> Any:
     def ask(*_: Any) -> Any:
         raise error
@@ -66,6 +71,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     vars(module).update(
         NVMLError=NVMLError,
         NVMLError_NotSupported=NVMLError_NotSupported,
+        NVMLError_FunctionNotFound=NVMLError_FunctionNotFound,
         NVML_ERROR_LIB_RM_VERSION_MISMATCH=18,
         NVML_ERROR_LIBRARY_NOT_FOUND=12,
         NVML_CLOCK_SM=1,
@@ -97,8 +103,24 @@ def test_features_missing_from_a_model_are_not_faults(library: ModuleType) -> No
 
 def test_power_cap_is_not_a_slowdown_and_heat_is(library: ModuleType) -> None:
     sample = Nvml().sample(0)
+    assert sample is not None
     assert sample.slowdowns == ("hardware thermal slowdown",)
     assert (sample.power_w, sample.sm_clock_mhz, sample.temperature_c) == (700.5, 1980, 71)
+
+
+@pytest.mark.parametrize("error", [NVMLError_NotSupported(), NVMLError_FunctionNotFound()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvmlDeviceGetCurrentClocksEventReasons",  # drivers before 535 lack it
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetPowerUsage",  # virtual GPUs
+        "nvmlDeviceGetTemperature",
+    ],
+)
+def test_a_driver_that_lacks_a_query_gives_no_sample(library: ModuleType, name: str, error: NVMLError) -> None:
+    setattr(library, name, fails(error))
+    assert Nvml().sample(0) is None
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,9 @@ def _run(
 
 
 def _result(output: bytes, code: int) -> RankResult:
-    """Parse a rank's last line; libraries may print others before it."""
-    lines = output.splitlines()
+    """Parse a rank's output."""
     try:
-        return msgspec.json.decode(lines[-1] if lines else b"", type=RankResult)
+        return msgspec.json.decode(output, type=RankResult)
     except msgspec.DecodeError:
         return RankResult(error=f"the rank's process ended with exit code {code}")
 
