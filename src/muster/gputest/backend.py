@@ -170,9 +170,13 @@ class Backend(ABC):
     def upload(self, device: int, values: Any, precision: str) -> Array:
         """Copy a numpy array of float64 to the device; its values must be exact in the precision."""
 
+    def operands(self, device: int, a: Any, b: Any, precision: str) -> tuple[Array, Array]:
+        """Upload both operands of products, in the layout that `multiply` needs: layout is not a part of its time."""
+        return self.upload(device, a, precision), self.upload(device, b, precision)
+
     @abstractmethod
     def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
-        """Return the matrix product, accumulated at least in fp32 if the device can."""
+        """Return the product of `operands`, accumulated at least in fp32 if the device can."""
 
     @abstractmethod
     def download(self, array: Array) -> Any:

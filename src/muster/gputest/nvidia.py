@@ -146,14 +146,17 @@ class NvidiaBackend(Backend):
         """Convert on the host, so that the transferred values are those under test."""
         return self._torch.from_numpy(np.ascontiguousarray(values)).to(self._dtypes[precision]).to(self._on(device))
 
+    def operands(self, device: int, a: Any, b: Any, precision: str) -> tuple[Array, Array]:
+        """Upload; for fp8 the second operand by columns, because the scaled product needs it."""
+        first, second = super().operands(device, a, b, precision)
+        return first, second.t().contiguous().t() if precision == "fp8" else second
+
     def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
-        """Multiply with cuBLAS; for fp8 its scaled product (scales of 1), whose second operand is by columns."""
+        """Multiply with cuBLAS; for fp8 its scaled product (scales of 1)."""
         torch = self._torch
         if precision == "fp8":
             one = torch.ones((), dtype=torch.float32, device=a.device)
-            return torch._scaled_mm(
-                a, b.t().contiguous().t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False
-            )
+            return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False)
         matmul = torch.backends.cuda.matmul
         if hasattr(matmul, "fp32_precision"):  # from PyTorch 2.9 on, which warns about the older name
             matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"

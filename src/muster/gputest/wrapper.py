@@ -77,6 +77,10 @@ class Wrapper(Backend):
         """Delegate to `inner`."""
         return self.inner.upload(device, values, precision)
 
+    def operands(self, device: int, a: Any, b: Any, precision: str) -> tuple[Array, Array]:
+        """Delegate to `inner`."""
+        return self.inner.operands(device, a, b, precision)
+
     def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
         """Delegate to `inner`."""
         return self.inner.multiply(device, a, b, precision)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from muster.gputest.drill import FAULTS
 from muster.gputest.patterns import Pattern
 from muster.gputest.probes import allreduce, matmul, memory, peers, sustained, transfers, visibility
 from muster.gputest.reference import ReferenceBackend
+from muster.gputest.wire import Measured, RankPlan, RankResult, Setup
 from muster.gputest.wrapper import Wrapper
 from tests.unit.gputest.runs import Bench
 
@@ -198,6 +201,23 @@ def test_disagreement_of_two_gpus_blames_neither() -> None:
     assert Bench(Pair(ReferenceBackend(2))).run(matmul.run).failed == {(Code.GPUS_DISAGREE, "")}
 
 
+class ByColumns(ReferenceBackend):
+    """Multiplies only by second operands in columns, as scaled products of fp8 do."""
+
+    def operands(self, device: int, a: Any, b: Any, precision: str) -> tuple[Array, Array]:
+        first, second = super().operands(device, a, b, precision)
+        return first, np.asfortranarray(second)
+
+    def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
+        assert b.flags.f_contiguous
+        return super().multiply(device, a, b, precision)
+
+
+@pytest.mark.parametrize("test", [matmul.run, sustained.run])
+def test_operands_get_their_layout_before_products_are_timed(test: Callable[[Context], Any]) -> None:
+    assert Bench(Wrapper(ByColumns(2))).run(test).failed == set()
+
+
 def test_clocks_that_hardware_holds_down_under_load_fail() -> None:
     hot = Sample(sm_clock_mhz=900, power_w=300, temperature_c=92, slowdowns=("hardware thermal slowdown",))
     bench = Bench(Ailing(HEALTHY, hot)).run(sustained.run)
@@ -222,6 +242,38 @@ def test_port_of_ranks_is_theirs_until_they_have_met() -> None:
             other.bind(("127.0.0.1", port))
         with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port), 20):
             pass
+
+
+def test_output_of_libraries_is_not_taken_for_the_result_of_a_rank() -> None:
+    """With NCCL_DEBUG set, NCCL's lines may leave their buffer when the process exits, after the result."""
+    setup = Setup(backend="cpu:1", level=1, scratch=".")
+    plan = RankPlan(
+        setup=setup, device=0, rank=0, ranks=1, address="127.0.0.1", port=0, count=251, rounds=1, timeout_s=20
+    )
+    program = (
+        "import atexit, os\natexit.register(os.write, 1, b'NCCL INFO\\n')\n"
+        "from muster.gputest.rank import main\nmain()\n"
+    )
+    command = [sys.executable, "-c", program, msgspec.json.encode(plan).decode()]
+    ended = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    result = msgspec.json.decode(ended.stdout, type=RankResult)
+    assert (result.error, result.wrong, len(result.seconds)) == ("", "", 1)
+    assert ended.stderr == b"NCCL INFO\n"
+
+
+@pytest.mark.parametrize("value", [np.float32(3.5), np.int64(3), 3])
+def test_figures_are_sent_as_plain_numbers(value: float) -> None:
+    bench = Bench(ReferenceBackend(1))
+    bench.figure(None, "disk_read_mb_per_s", value)
+    (event,) = bench.events
+    assert msgspec.json.decode(msgspec.json.encode(event), type=Measured) == Measured("", "disk_read_mb_per_s", value)
+    assert [type(each) for each in bench.figures("disk_read_mb_per_s")] == [float]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_figure_that_is_not_a_number_is_an_error_of_its_test(value: float) -> None:
+    with pytest.raises(ValueError, match="disk_read_mb_per_s is"):
+        Bench(ReferenceBackend(1)).figure(None, "disk_read_mb_per_s", value)
 
 
 def test_one_gpu_has_no_peers() -> None:

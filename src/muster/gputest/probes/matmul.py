@@ -62,9 +62,7 @@ def _test(context: Context, exact: tuple[Matrix, Matrix, Matrix], work: _Work, u
     """Test products on one GPU. Returns a digest for comparison between GPUs, and its operands on the device."""
     backend, precision, index = context.backend, work.precision, device.index
     context.say(device, f"{precision}, known product")
-    product = backend.multiply(
-        index, backend.upload(index, exact[0], precision), backend.upload(index, exact[1], precision), precision
-    )
+    product = backend.multiply(index, *backend.operands(index, exact[0], exact[1], precision), precision)
     wrong = difference(backend.download(product), exact[2])
     if wrong is not None:
         context.fail(
@@ -75,7 +73,7 @@ def _test(context: Context, exact: tuple[Matrix, Matrix, Matrix], work: _Work, u
         )
 
     context.say(device, f"{precision}, random product")
-    a, b = backend.upload(index, work.a, precision), backend.upload(index, work.b, precision)
+    a, b = backend.operands(index, work.a, work.b, precision)
     first = backend.multiply(index, a, b, precision)
     host = backend.download(first)
     row, times = work.projection.worst(host)

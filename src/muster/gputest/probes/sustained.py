@@ -36,7 +36,7 @@ def _precision(have: tuple[str, ...]) -> str:
 
 def _load(context: Context, device: Device, precision: str, operands: list[Any]) -> None:
     backend, index = context.backend, device.index
-    a, b = (backend.upload(index, matrix, precision) for matrix in operands)
+    a, b = backend.operands(index, operands[0], operands[1], precision)
     first = backend.multiply(index, a, b, precision)
     # The shortest of several: the first one may have waited for other threads of this process.
     one_s = min(backend.timed([index], lambda: backend.multiply(index, a, b, precision)) for _ in range(_TRIED))
