@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from muster.api.preflight import Preflight
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
+from muster.fleet.preflight.testpod import run_s
 from muster.kube.objects.core import ConfigMap, Event
 from muster.kube.objects.node import Node
 from tests.scenarios.kubelet.conftest import NodeUnderTest
@@ -50,6 +53,7 @@ async def test_a_process_kubelet_tests_its_node_and_a_reboot_has_it_tested_again
 
 
 @REAL_GPU
+@pytest.mark.timeout(300)
 async def test_a_real_gpu_is_tested_before_its_node_is_trusted(
     trusting: Trusting, api_server_for_kubelets: ApiServer, tmp_path: Path
 ) -> None:
@@ -59,7 +63,7 @@ async def test_a_real_gpu_is_tested_before_its_node_is_trusted(
     trusting.control()
     try:
         await node.start()
-        record = await ended(trusting, node, boot="")
+        record = await ended(trusting, node, boot="", timeout_s=run_s(1))
         assert record.spec.passed, record.spec.failures
         assert [gpu.uuid[:4] for gpu in record.spec.figures] == ["GPU-"]
         assert record.spec.driver
@@ -68,7 +72,7 @@ async def test_a_real_gpu_is_tested_before_its_node_is_trusted(
         await asyncio.to_thread(node.end)
 
 
-async def ended(trusting: Trusting, node: NodeUnderTest, *, boot: str) -> Preflight:
+async def ended(trusting: Trusting, node: NodeUnderTest, *, boot: str, timeout_s: float = 60.0) -> Preflight:
     """Wait for the record of a test in another boot than that."""
 
     async def there() -> Preflight | None:
@@ -76,7 +80,7 @@ async def ended(trusting: Trusting, node: NodeUnderTest, *, boot: str) -> Prefli
         return record if record is not None and record.spec.boot_id != boot else None
 
     try:
-        found: Preflight = await until("the test's result is in the record", there, 60.0)
+        found: Preflight = await until("the test's result is in the record", there, timeout_s)
     except AssertionError as error:
         seen = [str(pod) for pod in await trusting.cluster.pods()]
         events = [event for event in (await trusting.client.list(Event)).items if "Preflight" in event.reason]
