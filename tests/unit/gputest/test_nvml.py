@@ -157,9 +157,7 @@ def test_bus_lists_gpus_and_the_cpus_near_them(tmp_path: Path, monkeypatch: pyte
     assert local_cpus("0000:8d:00.0") == frozenset()
 
 
-def test_versions_can_be_reported_although_that_of_pytorch_is_a_subclass_of_str(
-    library: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorch_version_is_reported_as_plain_text(library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the first real GPU, the report of every test failed at `torch.__version__`, a subclass of str."""
 
     class TorchVersion(str):
