@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from muster.agent.check import Host, Setup
 from muster.agent.checks.gpu import make
 from muster.agent.checks.nvml import Nvml
 from muster.gputest.levels import LEVELS
+from tests.support import torchjob
 from tests.support.musterprogram import muster_in
 from tests.support.realgpu import REAL_GPU
 from tests.support.waiting import eventually
@@ -32,39 +31,6 @@ held = torch.zeros(2 << 30, dtype=torch.uint8, device="cuda")
 torch.cuda.synchronize()
 print("held", flush=True)
 sys.stdin.read()
-"""
-TRAIN = """
-import os, time, torch, torch.distributed as dist
-import muster
-
-STEPS = 300
-dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda())
-optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-step, last = 0, muster.last_checkpoint()
-if last:
-    saved = torch.load(last.path, map_location="cuda", weights_only=True)
-    net.load_state_dict(saved["net"])
-    optimizer.load_state_dict(saved["optimizer"])
-    step = saved["step"]
-print("begins at", step, flush=True)
-
-def write(path):
-    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
-
-while step < STEPS:
-    step += 1
-    batch = torch.randn(256, 1024, device="cuda")
-    loss = torch.nn.functional.mse_loss(net(batch), batch)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    muster.report(step=step, total_steps=STEPS, metrics={"loss": loss.item()})
-    time.sleep(0.05)
-    if step % 50 == 0:
-        muster.save_checkpoint(step, write)
-print("ended with", step, "on", torch.cuda.get_device_name(), flush=True)
-dist.destroy_process_group()
 """
 
 
@@ -144,25 +110,7 @@ def test_a_job_trains_on_it_and_continues_after_its_rank_was_killed(tmp_path: Pa
     with muster_in(tmp_path / "home") as muster:
         muster.work = tmp_path / "work"
         muster.work.mkdir()
-        (muster.work / "train.py").write_text(TRAIN)
         muster.ok("up", "--nodes", "1", "--gpus", "1")
-        options = ("--gpus", "1", "--launcher", "torchrun", "--checkpoint", tmp_path / "checkpoints")
-        muster.ok("run", "train.py", "--name", "train", *options)
-
-        def saved() -> bool:
-            return "lastCheckpoint" in muster.json("status", "train")["status"]
-
-        eventually("the job has saved", saved, 120)
-        (rank,) = computing()
-        os.kill(rank, signal.SIGKILL)
-
-        def phase() -> str:
-            found = str(muster.json("status", "train")["status"]["phase"])
-            return found if found in ("Succeeded", "Failed") else ""
-
-        ended = eventually("the job has ended", phase, 180)
-        logs = muster.ok("logs", "train")
-        assert ended == "Succeeded", logs
+        logs = torchjob.trains_and_continues(muster, "train.py", "cuda", computing)
         assert "ended with 300 on NVIDIA" in logs
-        assert any(f"begins at {step}" in logs for step in (50, 100, 150, 200, 250))
         assert eventually("no process is left on the GPU", lambda: not computing())

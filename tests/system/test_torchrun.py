@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import torchjob
+from tests.support.musterprogram import carrying, muster_in
 from tests.support.supervisor_stub import Node, StubController
 
 PREFIX = os.environ.get("MUSTER_TORCH_PREFIX", "")
@@ -16,11 +18,12 @@ pytestmark = [
     pytest.mark.skipif(not PREFIX, reason="no PyTorch: set MUSTER_TORCH_PREFIX"),
 ]
 
+# torchrun of PyTorch 1.13 fails on Python 3.11 with its own default of these two options (0)
+ENV = {"PET_REDIRECTS": "1", "PET_TEE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
 
 async def start(stub: StubController) -> list[Node]:
-    # torchrun of PyTorch 1.13 fails on Python 3.11 with its own default of these two options (0)
-    options = {"PET_REDIRECTS": "1", "PET_TEE": "1"}
-    return await stub.start(2, PATH=f"{PREFIX}/bin:/usr/bin:/bin", GLOO_SOCKET_IFNAME="lo", **options)
+    return await stub.start(2, PATH=f"{PREFIX}/bin:/usr/bin:/bin", **ENV)
 
 
 async def test_ranks_of_all_nodes_form_one_group(tmp_path: Path) -> None:
@@ -94,3 +97,23 @@ dist.all_reduce(torch.ones(1))
         assert "did not end within 10 s: killed" in nodes[1].output
         await stub.hold(nodes, 2)
         assert nodes[0].latest.get("exit") is None
+
+
+@pytest.mark.timeout(300)
+def test_a_job_saves_with_torch_save_and_continues_after_its_rank_was_killed(tmp_path: Path) -> None:
+    """As tests/system/test_gpu.py, without a GPU."""
+    command = f"{PREFIX}/bin/python3 train.py"
+    with muster_in(tmp_path / "home") as muster:
+        muster.work = tmp_path / "work"
+        muster.work.mkdir()
+        (muster.work / "train.sh").write_text(f"exec {command}\n")
+        muster.env["PATH"] = f"{PREFIX}/bin:{muster.env['PATH']}"
+        muster.ok("up", "--nodes", "1", "--gpus", "1")
+
+        def ranks() -> list[int]:
+            uid = muster.json("status", torchjob.NAME)["metadata"]["uid"]
+            return [pid for pid, line in carrying(f"MUSTER_JOB_UID={uid}").items() if line == command]
+
+        env = [f"{name}={value}" for name, value in ENV.items()]
+        logs = torchjob.trains_and_continues(muster, "train.sh", "cpu", ranks, *env)
+        assert "ended with 300 on the CPU" in logs
