@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from pathlib import Path
 from typing import Final
 
 from muster.network.bpf.handle import Handle
-from muster.network.bpf.syscall import PROG_ATTACH, PROG_DETACH, PROG_LOAD, BpfError, bpf, packed, pinned
+from muster.network.bpf.loading import load
+from muster.network.bpf.syscall import PROG_ATTACH, PROG_DETACH, bpf, packed, pinned
 
 INGRESS, EGRESS = 0, 1
 """Directions: what sockets receive, and what they send."""
@@ -28,11 +28,7 @@ SOCKET_MARK: Final = 16
 
 _CGROUP_SKB: Final = 8
 _MULTI, _REPLACE = 2, 4
-_LOAD: Final = struct.Struct("=IIQQIIQII16sII")
 _ATTACH: Final = struct.Struct("=IIIII")
-_LOG_BYTES: Final = 256 * 1024
-_LOG_SHOWN: Final = 600
-_MISSING: Final = 2
 
 
 class Program(Handle):
@@ -45,17 +41,7 @@ class Program(Handle):
         Raises:
             BpfError: EPERM without CAP_BPF and CAP_NET_ADMIN; EACCES or EINVAL with the verifier's reason in `log`.
         """
-        try:
-            return cls(_loaded(code, direction, name, license, None))
-        except BpfError as error:
-            if error.errno not in (13, 22):
-                raise
-        log = ctypes.create_string_buffer(_LOG_BYTES)
-        try:
-            return cls(_loaded(code, direction, name, license, log))
-        except BpfError as error:
-            words = log.value.decode(errors="replace").strip()[-_LOG_SHOWN:]
-            raise BpfError(error.errno or 22, f"load program {name}", words) from None
+        return cls(load(code, _CGROUP_SKB, direction, name, license))
 
     @classmethod
     def open(cls, path: Path) -> Program:
@@ -99,24 +85,3 @@ class _Folder:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
-
-
-def _loaded(code: bytes, direction: int, name: str, license: str, log: ctypes.Array[ctypes.c_char] | None) -> int:
-    instructions = ctypes.create_string_buffer(code, len(code))
-    licensed = ctypes.create_string_buffer(license.encode())
-    level, size, address = (0, 0, 0) if log is None else (1, len(log), ctypes.addressof(log))
-    data = _LOAD.pack(
-        _CGROUP_SKB,
-        len(code) // 8,
-        ctypes.addressof(instructions),
-        ctypes.addressof(licensed),
-        level,
-        size,
-        address,
-        0,
-        0,
-        name.encode(),
-        0,
-        direction,
-    )
-    return bpf(PROG_LOAD, packed(data), f"load program {name}")

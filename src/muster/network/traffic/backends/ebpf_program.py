@@ -98,7 +98,7 @@ def counting_program(maps: Maps, direction: int) -> bytes:
         code.jump(EQUAL, R0, 0, f"peer{version}")
         code.goto("done")
         code.label(f"peer{version}")
-        _look_up(code, maps.peers4 if version == 4 else maps.peers6, _PEER)
+        look_up(code, maps.peers4 if version == 4 else maps.peers6, _PEER)
         code.number(R8, INTERNET_INDEX)
         code.jump(EQUAL, R0, 0, "subject")
         code.load(WORD, R8, R0, 0)
@@ -109,14 +109,7 @@ def counting_program(maps: Maps, direction: int) -> bytes:
     _find_by_mark(code, maps)
     _find_by_group(code, maps)
     code.label("count")
-    # the entry, as `entry` computes it; to add to a pointer instead would need CAP_PERFMON
-    code.calculate(LEFT, R9, SLOT_COUNTS.bit_length() - 1)
-    code.calculate(LEFT, R8, 1)
-    code.calculate_register(ADD, R9, R8)
-    code.calculate(ADD, R9, direction)
-    code.store(WORD, FRAME, _SLOT, R9)
-    _look_up(code, maps.counts, _SLOT)
-    code.jump(EQUAL, R0, 0, "done")
+    find_counter(code, maps.counts, direction)
     code.number(R1, 1)
     code.atomic_add(R0, 0, R1)
     code.load(WORD, R1, R6, groups.LENGTH)
@@ -141,7 +134,7 @@ def _find_by_mark(code: Assembler, maps: Maps) -> None:
     code.number(R2, MARKED)
     code.calculate_register(OR, R1, R2)
     code.store(DOUBLE, FRAME, _KEY, R1)
-    _look_up(code, maps.subjects, _KEY)
+    look_up(code, maps.subjects, _KEY)
     code.jump(EQUAL, R0, 0, "groups")
     code.load(WORD, R9, R0, 0)
     code.goto("count")
@@ -151,7 +144,7 @@ def _find_by_mark(code: Assembler, maps: Maps) -> None:
 def _find_by_group(code: Assembler, maps: Maps) -> None:
     """Go to `count` with the slot in R9 of the first level whose group is a subject, or with the host's."""
     code.store_number(WORD, FRAME, _SLOT, 0)
-    _look_up(code, maps.levels, _SLOT)
+    look_up(code, maps.levels, _SLOT)
     code.jump(EQUAL, R0, 0, "count")
     code.move(R7, R0)
     for number in range(LEVELS_MAX):
@@ -160,14 +153,27 @@ def _find_by_group(code: Assembler, maps: Maps) -> None:
         code.move(R1, R6)
         code.call(groups.ANCESTOR_GROUP)
         code.store(DOUBLE, FRAME, _KEY, R0)
-        _look_up(code, maps.subjects, _KEY)
+        look_up(code, maps.subjects, _KEY)
         code.jump(EQUAL, R0, 0, f"level{number}")
         code.load(WORD, R9, R0, 0)
         code.goto("count")
         code.label(f"level{number}")
 
 
-def _look_up(code: Assembler, map_: int, key: int) -> None:
+def find_counter(code: Assembler, counts: int, direction: int) -> None:
+    """Set R0 to the counter of the slot in R9 and the class in R8, or go to `done`. Changes R8 and R9."""
+    # the entry, as `entry` computes it; to add to a pointer instead would need CAP_PERFMON
+    code.calculate(LEFT, R9, SLOT_COUNTS.bit_length() - 1)
+    code.calculate(LEFT, R8, 1)
+    code.calculate_register(ADD, R9, R8)
+    code.calculate(ADD, R9, direction)
+    code.store(WORD, FRAME, _SLOT, R9)
+    look_up(code, counts, _SLOT)
+    code.jump(EQUAL, R0, 0, "done")
+
+
+def look_up(code: Assembler, map_: int, key: int) -> None:
+    """Set R0 to the value of the key at this offset of the stack; 0 without one. Changes R1 to R5."""
     code.map(R1, map_)
     code.move(R2, FRAME)
     code.calculate(ADD, R2, key)
