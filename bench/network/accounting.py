@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bench.report import Goal, at_most, spread
 from muster.network.traffic.backend import Backend, Subject
@@ -29,14 +29,17 @@ OUTSIDE = "198.51.100.7"
 LINKS = Interfaces(("eth0",))
 
 
-def addresses(count: int) -> list[str]:
+def addresses(count: int, version: int = 4) -> list[str]:
     """Return addresses of pods; the first is that of the pod that sends."""
+    if version == 6:
+        return [Node.addresses(0)[1], *(f"fd00:2::{n + 1:x}" for n in range(count - 1))]
     return [Node.addresses(0)[0], *(f"10.{64 + n // 62500}.{n // 250 % 250}.{n % 250 + 1}" for n in range(count - 1))]
 
 
-def subjects(count: int) -> list[Subject]:
-    """Return a subject for each pod."""
-    return [Subject(f"0b9d0f7e-6f0c-4a55-9d3e-{n:012d}", (address,)) for n, address in enumerate(addresses(count))]
+def subjects(count: int, versions: Sequence[int] = (4,)) -> list[Subject]:
+    """Return a subject for each pod, with an address of each version of IP."""
+    pods = zip(*(addresses(count, version) for version in versions), strict=True)
+    return [Subject(f"0b9d0f7e-6f0c-4a55-9d3e-{n:012d}", pod) for n, pod in enumerate(pods)]
 
 
 @contextlib.contextmanager
@@ -57,23 +60,27 @@ def linear(host: Namespace, count: int) -> Iterator[None]:
     host.run("iptables-legacy", "-t", "mangle", "-F")
 
 
-def packet_ns(node: Node, packets: int) -> float:
-    """Return the CPU time of one packet from the pod to the outside."""
-    with (
-        node.outside.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
-        node.pods[0].socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
-    ):
+@contextlib.contextmanager
+def sending(source: Namespace, target: Namespace, address: str, sender: str = "") -> Iterator[socket.socket]:
+    """Yield a socket that sends datagrams from an address of the source to one of the target, which drops them."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with target.socket(family, socket.SOCK_DGRAM) as server, source.socket(family, socket.SOCK_DGRAM) as client:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # what it does not read is dropped
-        server.bind((OUTSIDE, 0))
+        server.bind((address, 0))
+        client.bind((sender, 0))
         client.connect(server.getsockname())
-        data = bytes(64)
-        send = client.send
-        for _ in range(1000):
-            send(data)
-        began = time.thread_time_ns()
-        for _ in range(packets):
-            send(data)
-        return (time.thread_time_ns() - began) / packets
+        yield client
+
+
+def packet_ns(send: Callable[[bytes], int], packets: int, warm_up: int = 1000) -> float:
+    """Return the CPU time to send one packet, after some that warm up."""
+    data = bytes(64)
+    for _ in range(warm_up):
+        send(data)
+    began = time.thread_time_ns()
+    for _ in range(packets):
+        send(data)
+    return (time.thread_time_ns() - began) / packets
 
 
 def milliseconds(call: Callable[[], object]) -> float:
@@ -101,8 +108,8 @@ def cost_of_packets(node: Node, rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            with way():
-                times[name].append(packet_ns(node, PACKETS if name != "legacy_linear" else PACKETS // 10))
+            with way(), sending(node.pods[0], node.outside, OUTSIDE) as client:
+                times[name].append(packet_ns(client.send, PACKETS if name != "legacy_linear" else PACKETS // 10))
     return times
 
 
