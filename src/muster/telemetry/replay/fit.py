@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from operator import mul
 from typing import Final
 
 import msgspec
@@ -84,12 +85,16 @@ def non_negative(
     tried: there are few.
     """
     width = len(rows[0])
-    scaled = [[value / want for value in row] for row, want in zip(rows, wanted, strict=True)]
+    relative = [[value / want for value in row] for row, want in zip(rows, wanted, strict=True)]
+    units = [max(abs(row[column]) for row in relative) or 1.0 for column in range(width)]
+    scaled = [[value / unit for value, unit in zip(row, units, strict=True)] for row in relative]
     weights = weights or [1.0] * len(rows)
+    # The equations of a subset are some of those of all columns.
+    every = _equations(scaled, weights)
     best, least = [0.0] * width, sum(weights)
     for number in range(1, width + 1):
         for columns in combinations(range(width), number):
-            found = _least_squares([[row[column] for column in columns] for row in scaled], weights)
+            found = _solved([[every[i][j] for j in (*columns, width)] for i in columns])
             if found is None or min(found) < 0:
                 continue
             error = sum(
@@ -101,33 +106,38 @@ def non_negative(
                 least = error
                 best = [0.0] * width
                 for column, factor in zip(columns, found, strict=True):
-                    best[column] = factor
+                    best[column] = factor / units[column]
     return best
 
 
 _GAIN_LEAST = 1e-6
 
 
-def _least_squares(rows: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float] | None:
-    """Return factors so that each row sums up to 1 as closely as possible; None if they are not determined."""
-    width = len(rows[0])
-    units = [max(abs(row[column]) for row in rows) or 1.0 for column in range(width)]
-    rows = [[value / unit for value, unit in zip(row, units, strict=True)] for row in rows]
-    matrix = [
-        [sum(weight * row[i] * row[j] for row, weight in zip(rows, weights, strict=True)) for j in range(width)]
-        + [sum(weight * row[i] for row, weight in zip(rows, weights, strict=True))]
-        for i in range(width)
+def _equations(rows: Sequence[Sequence[float]], weights: Sequence[float]) -> list[list[float]]:
+    """Return the normal equations of sums of rows that shall be 1; the last column is the right side."""
+    weighted = [[weight * value for value in row] for row, weight in zip(rows, weights, strict=True)]
+    return [
+        [sum(map(mul, first, second)) for second in (*zip(*rows, strict=True), [1.0] * len(rows))]
+        for first in zip(*weighted, strict=True)
     ]
+
+
+def _solved(matrix: list[list[float]]) -> list[float] | None:
+    """Return the solution of linear equations; None if they do not determine one. Changes the matrix."""
+    width = len(matrix)
     for i in range(width):
         pivot = max(range(i, width), key=lambda row: abs(matrix[row][i]))
         if abs(matrix[pivot][i]) < _SINGULAR:
             return None
         matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        for j in range(width):
-            if j != i:
-                factor = matrix[j][i] / matrix[i][i]
-                matrix[j] = [a - factor * b for a, b in zip(matrix[j], matrix[i], strict=True)]
-    return [matrix[i][width] / matrix[i][i] / units[i] for i in range(width)]
+        own = matrix[i]
+        for j in range(i + 1, width):
+            factor = matrix[j][i] / own[i]
+            matrix[j] = [a - factor * b for a, b in zip(matrix[j], own, strict=True)]
+    found = [0.0] * width
+    for i in reversed(range(width)):
+        found[i] = (matrix[i][width] - sum(map(mul, matrix[i][i + 1 : width], found[i + 1 :]))) / matrix[i][i]
+    return found
 
 
 _SINGULAR = 1e-9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final, Literal
 from zlib import crc32
 
@@ -22,6 +23,8 @@ _METRICS: Final = 500
 _COUNTER_STEPS: Final = 37
 _SHORT_LABELS: Final = 8
 _SHARING: Final = 4
+_PAIRS_KEPT: Final = 2048
+"""Encoded pairs that are kept: a series shares most of its pairs with its neighbours."""
 
 Labels = Literal["usual", "long", "many", "own"]
 """Labels of each series: 8 with 165 bytes, 4 with 240 bytes, or 16 with 215 bytes. One series of four has a label value
@@ -75,7 +78,7 @@ class SyntheticSeries:
     def _encode(self, labels: Sequence[tuple[str, str]], pairs: LabelPairs) -> bytes:
         self.labels += len(labels)
         self.label_bytes += sum(len(name) + len(value) for name, value in labels)
-        encoded = [_field(1, _field(1, name.encode()) + _field(2, value.encode())) for name, value in labels]
+        encoded = [_label(name, value) for name, value in labels]
         pairs.add(map(crc32, encoded), 1)
         return b"".join(encoded)
 
@@ -104,6 +107,11 @@ def _labels_of(index: int, labels: Labels) -> Sequence[tuple[str, str]]:
     if labels == "many":
         usual += [(f"z{each}", f"{unique[:3]}{each}") for each in range(_SHORT_LABELS)]
     return usual
+
+
+@lru_cache(_PAIRS_KEPT)
+def _label(name: str, value: str) -> bytes:
+    return _field(1, _field(1, name.encode()) + _field(2, value.encode()))
 
 
 def _field(number: int, content: bytes) -> bytes:
