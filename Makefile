@@ -58,30 +58,10 @@ format: setup ## Mend what ruff can mend
 	$(BIN)/ruff format $(CODE)
 
 generate: setup ## Write the CRDs, schemas and pages that come from the code
-	$(BIN)/python -m muster.api.generate
-	$(BIN)/python -m muster.trainingjobs.faults.page
-	$(BIN)/python -m muster.fleet.health.schema
-	$(BIN)/python -m muster.chart.generate
-	$(BIN)/python -m muster.chart.alerts
-	$(BIN)/python -m muster.chart.rights
-	$(BIN)/python -m muster.cli.reference.commands
-	$(BIN)/python -m muster.cli.reference.metrics
-	$(BIN)/python -m muster.telemetry.dashboards.generate
-	$(BIN)/python -m muster.telemetry.guard.reference
-	$(BIN)/python -m muster.cli.reference.sdk
+	$(BIN)/python -m muster.cli.reference.generate
 
 check-generated: setup ## Fail where a generated file is not what the code says
-	$(BIN)/python -m muster.api.generate --check
-	$(BIN)/python -m muster.trainingjobs.faults.page --check
-	$(BIN)/python -m muster.fleet.health.schema --check
-	$(BIN)/python -m muster.chart.generate --check
-	$(BIN)/python -m muster.chart.alerts --check
-	$(BIN)/python -m muster.chart.rights --check
-	$(BIN)/python -m muster.cli.reference.commands --check
-	$(BIN)/python -m muster.cli.reference.metrics --check
-	$(BIN)/python -m muster.telemetry.dashboards.generate --check
-	$(BIN)/python -m muster.telemetry.guard.reference --check
-	$(BIN)/python -m muster.cli.reference.sdk --check
+	$(BIN)/python -m muster.cli.reference.generate --check
 
 wheel: setup ## Build the wheel into dist/: the CLI, the embedded cluster, the SDK, the example and the chart
 	$(BIN)/python -m hatchling build --target wheel --directory dist
