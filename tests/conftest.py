@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tests.support.fewexamples import limit_examples
 from tests.support.handingout import handed_out_with, longest_first, next_unit
 
 pytest_plugins = ["tests.support.controlplane", "tests.support.lateloop"]
@@ -41,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run tests marked any_server on a real control plane too (tests/support/anyserver.py)",
     )
+    parser.addoption(
+        "--most-examples",
+        type=int,
+        help="try at most this many examples of each property (tests/support/fewexamples.py)",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,6 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         needless = {item for item in items if item.get_closest_marker("any_server") and item.get_closest_marker("real")}
         items[:] = [item for item in items if item not in needless]
         config.hook.pytest_deselected(items=list(needless))
+    if config.getoption("most_examples"):
+        limit_examples(items, config.getoption("most_examples"))
     if hasattr(config, "workerinput"):
         longest_first(items)
 

@@ -78,6 +78,7 @@ def test_threads_may_ask_at_once_for_the_end_of_a_program(tmp_path: Path) -> Non
             assert set(threads.map(program.wait, [TIMEOUT_S] * 8)) == {0}
 
 
+@pytest.mark.slow
 def test_another_server_takes_over_from_one_that_was_killed(tmp_path: Path) -> None:
     first = fork_server()
     sleeper = run(tmp_path / "log", "import time; time.sleep(600)")

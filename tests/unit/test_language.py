@@ -30,6 +30,7 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *(file for file in files(ROOT, "docs", "examples") if file.suffix == ".md")]
 
 
+@pytest.mark.slow
 def test_texts_and_names_avoid_the_listed_words() -> None:
     avoid = words_to_avoid()
     found: list[str] = []
@@ -53,6 +54,7 @@ def test_sentences_of_pages_are_short(page: Path) -> None:
     assert [s for s in sentences(page.read_text()) if length(s) > LONGEST_SENTENCE] == []
 
 
+@pytest.mark.slow
 def test_sentences_of_docstrings_are_short() -> None:
     long = [
         f"{file.relative_to(ROOT)}:{line}: {sentence}"

@@ -188,6 +188,7 @@ def test_same_seed_draws_the_same_lateness() -> None:
     assert first.rng.random() != other.rng.random()
 
 
+@pytest.mark.slow
 def test_failure_prints_the_command_that_shows_it_again(tmp_path: Path) -> None:
     late = run(tmp_path, "--late-seed", "7")
     assert late.returncode == 1, late.stdout + late.stderr
@@ -196,5 +197,6 @@ def test_failure_prints_the_command_that_shows_it_again(tmp_path: Path) -> None:
     assert run(tmp_path, *shlex.split(printed[1])).returncode == 1
 
 
+@pytest.mark.slow
 def test_loop_is_not_late_unless_asked(tmp_path: Path) -> None:
     assert run(tmp_path).returncode == 0

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 _ROW = re.compile(r"^\| `[\w-]+/[\w-]+#(\d+)` \| .+ \| .+ \| `(test_\w+)` \|$", re.MULTILINE)
 
@@ -25,12 +27,14 @@ def scenarios() -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_page_names_every_scenario_and_no_other() -> None:
     rows = _ROW.findall((ROOT / "docs/upstream.md").read_text())
     assert {name for _, name in rows} == scenarios().keys()
     assert all(name.endswith(f"_{number}") for number, name in rows)
 
 
+@pytest.mark.slow
 def test_each_scenario_says_in_one_line_what_happens_there_and_here() -> None:
     wrong = {name for name, said in scenarios().items() if not re.fullmatch(r"[\w ]+: .+\. Ours: .+\.", said)}
     assert wrong == set()

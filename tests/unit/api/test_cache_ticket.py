@@ -42,6 +42,7 @@ def test_ticket_of_another_cluster_is_refused():
         VERIFIER.verify(TicketSigner(b"t" * 32).sign(TICKET), NOW)
 
 
+@pytest.mark.slow
 def test_changed_character_is_refused():
     text = SIGNER.sign(TICKET)
     for at, there in enumerate(text):

@@ -17,6 +17,7 @@ def test_generated_files_are_what_the_code_says() -> None:
     assert stale == [], "run: python -m muster.api.generate"
 
 
+@pytest.mark.slow
 def test_check_fails_where_a_file_is_stale(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert generate.main(["--check"]) == 1

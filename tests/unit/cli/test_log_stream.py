@@ -68,6 +68,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--follow",)])
 def test_lines_come_at_once_and_a_closed_pipe_ends_quietly(cluster: FakeCluster, flags: tuple[str, ...]) -> None:
     program = subprocess.Popen(
@@ -88,6 +89,7 @@ def test_lines_come_at_once_and_a_closed_pipe_ends_quietly(cluster: FakeCluster,
     assert cluster.flooded < 100_000
 
 
+@pytest.mark.slow
 def test_follower_without_output_notices_that_its_reader_is_gone(cluster: FakeCluster) -> None:
     program = subprocess.Popen(
         [sys.executable, "-m", "muster.cli.main", "logs", "train", "--follow", "--tail", "7"],

@@ -74,6 +74,7 @@ async def run(found: UplinkPage | None, *options: str) -> subprocess.CompletedPr
         return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, env=env, timeout=60)
 
 
+@pytest.mark.slow
 async def test_table_shows_demand_rate_and_what_each_subject_waits_for() -> None:
     done = await run(page(row("a"), row("b", waits=("", "Priority"), job="", pod="")))
     assert done.returncode == 0, done.stderr
@@ -84,6 +85,7 @@ async def test_table_shows_demand_rate_and_what_each_subject_waits_for() -> None
     assert next(line for line in lines if line[:1] == ["red"])[:2] == ["red", "3"]
 
 
+@pytest.mark.slow
 async def test_filters_and_json() -> None:
     rows = row("a"), row("b", waits=("", "")), row("c", team="blue")
     done = await run(page(*rows), "--team", "red", "--waiting", "-o", "json")
@@ -91,12 +93,14 @@ async def test_filters_and_json() -> None:
     assert [each["subject"] for each in json.loads(done.stdout)["subjects"]] == ["a"]
 
 
+@pytest.mark.slow
 async def test_flows_that_do_not_respond_are_named_and_fail_the_command() -> None:
     done = await run(page(row("a", unresponsive=Pair(300 * M, 0))))
     assert done.returncode == 1
     assert "space/pod-a on n1 uses 300 Mbit/s in beyond its limit" in done.stderr
 
 
+@pytest.mark.slow
 async def test_state_of_the_leader_is_said() -> None:
     said = await run(page(dry_run=True, warming=True, connected=1, silent=("n2",), away=Pair(10 * M, 20 * M)))
     assert "dry run: nothing is limited" in said.stderr
@@ -104,6 +108,7 @@ async def test_state_of_the_leader_is_said() -> None:
     assert "nodes without a connection: n2; 10 Mbit/s in and 20 Mbit/s out are kept for them" in said.stderr
 
 
+@pytest.mark.slow
 async def test_without_a_leader_the_error_says_what_to_do() -> None:
     done = await run(None)
     assert done.returncode == 4

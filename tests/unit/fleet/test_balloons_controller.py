@@ -236,6 +236,7 @@ def test_a_node_that_is_lost_takes_its_balloon_with_it_and_no_other_is_made() ->
     world.run(story)
 
 
+@pytest.mark.slow
 def test_at_rest_nothing_is_written() -> None:
     world = World(4)
 
@@ -288,6 +289,7 @@ def test_without_the_configuration_there_are_none_and_a_broken_one_changes_nothi
     world.run(story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_balloon_waits_long_or_stays_where_it_must_not_after_any_events(seed: int) -> None:
     world = World(5)

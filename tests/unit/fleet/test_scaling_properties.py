@@ -86,6 +86,7 @@ def play(world: World, events: list[tuple[Any, ...]], check: Any) -> None:
         check(world.step())
 
 
+@pytest.mark.slow
 @given(worlds(), EVENTS)
 @settings(max_examples=40)
 def test_a_pool_is_never_asked_for_more_than_its_most_or_less_than_its_least(
@@ -120,6 +121,7 @@ def test_needed_node_is_never_deleted(world: World, events: list[tuple[Any, ...]
     play(world, events, check)
 
 
+@pytest.mark.slow
 @given(worlds(), EVENTS)
 @settings(max_examples=40)
 def test_no_node_is_given_back_before_its_window_is_over(world: World, events: list[tuple[Any, ...]]) -> None:
@@ -134,6 +136,7 @@ def test_no_node_is_given_back_before_its_window_is_over(world: World, events: l
     play(world, events, check)
 
 
+@pytest.mark.slow
 @given(worlds(), EVENTS)
 @settings(max_examples=40)
 def test_no_node_is_given_back_while_a_gang_waits_for_its_like(world: World, events: list[tuple[Any, ...]]) -> None:
@@ -150,6 +153,7 @@ def test_no_node_is_given_back_while_a_gang_waits_for_its_like(world: World, eve
     play(world, events, check)
 
 
+@pytest.mark.slow
 @given(worlds(), EVENTS)
 @settings(max_examples=40)
 def test_nodes_are_never_added_for_a_part_of_a_gang(world: World, events: list[tuple[Any, ...]]) -> None:
@@ -187,6 +191,7 @@ def test_unapproved_gangs_never_get_nodes(world: World, events: list[tuple[Any, 
     play(world, events, check)
 
 
+@pytest.mark.slow
 @given(worlds(calm=True), EVENTS)
 @settings(max_examples=30)
 def test_a_cluster_in_which_nothing_happens_never_keeps_changing(world: World, events: list[tuple[Any, ...]]) -> None:

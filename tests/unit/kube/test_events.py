@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -75,6 +76,7 @@ async def test_event_forgotten_by_the_server_is_created_again(
         await until_written(api, ("a", "m", 1))
 
 
+@pytest.mark.slow
 async def test_events_never_block_or_raise_and_long_ones_are_cut(
     client: Client, api: FakeApi, metrics: KubeMetrics, registry: CollectorRegistry
 ) -> None:

@@ -195,6 +195,7 @@ def in_virtual_time(story: Callable[[VirtualLoop], Awaitable[None]]) -> None:
         loop.wind_up()
 
 
+@pytest.mark.slow
 def test_1000_clients_that_lose_their_cache_reach_the_api_server_spread_out_and_return() -> None:
     clients, period_s = 1000, 10.0
 
@@ -303,6 +304,7 @@ def through(cache: str, api: FakeApi, choice: Fallback | None = None, timeout_s:
     return Client(api.config(), transport=transport, metrics=kube_metrics(CollectorRegistry()), timeout_s=timeout_s)
 
 
+@pytest.mark.slow
 async def test_informers_and_requests_of_50_clients_survive_the_death_of_their_cache_and_return(
     api: FakeApi, tmp_path: Path
 ) -> None:

@@ -283,6 +283,7 @@ def test_periods_must_fit_into_each_other(client: Client) -> None:
         elector(client, "x", renew_deadline_s=1.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.sampled_from(["fail", "heal", "wait", "drop"]), min_size=2, max_size=8), st.integers(0, 2**32))
 def test_two_never_lead_at_once(plan: list[str], seed: int) -> None:

@@ -55,6 +55,7 @@ def test_a_gpu_is_never_given_twice(steps: list[int]) -> None:
         assert set(everything) <= {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_folder_changes_all_at_once(tmp_path: Path) -> None:
     """A reader who opens the folder once sees both files old or both new."""
     folder = tmp_path / "volume"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.preflight import Preflight
@@ -305,6 +306,7 @@ def test_a_gang_that_waits_for_its_rebooted_node_does_not_keep_the_test_away_fro
     world.run(story)
 
 
+@pytest.mark.slow
 def test_an_idle_node_is_tested_again_and_its_test_leaves_at_once_for_work() -> None:
     world = World()
 

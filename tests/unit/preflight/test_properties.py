@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -128,6 +129,7 @@ class Preflights(RuleBasedStateMachine):
             assert not waits or plan.wake_at is not None, node
 
 
+@pytest.mark.slow
 def test_no_order_of_events_breaks_a_promise() -> None:
     run_state_machine_as_test(
         Preflights,

@@ -28,6 +28,7 @@ def refusals(world: World) -> tuple[int, str]:
     return sum(each["count"] for each in said), said[-1]["message"] if said else ""
 
 
+@pytest.mark.slow
 def test_without_their_priority_class_tests_are_tried_ever_more_seldom_and_begin_once_it_is_there() -> None:
     world = World()
     world.call("DELETE", f"{PRIORITY}/muster-preflight")

@@ -83,6 +83,7 @@ def test_manual_quarantine_is_tested_after_its_release_and_then_gets_pods() -> N
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_a_node_that_fails_its_test_goes_up_the_ladder_and_comes_back_with_a_pass() -> None:
     ward = Ward()
     ward.verdicts["a"] = False

@@ -6,6 +6,8 @@ import asyncio
 import functools
 import json
 
+import pytest
+
 from muster.embedded.apiserver.request import Request
 from muster.fleet.remediation.evidence.mesh import KEY
 from tests.unit.remediation.virtualward import OPEN, VirtualWard
@@ -84,6 +86,7 @@ def test_an_api_server_that_is_away_during_a_drain_is_waited_for() -> None:
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_hundreds_of_nodes_are_in_quarantine_within_seconds_where_nothing_holds_them() -> None:
     ward = VirtualWard()
     names = [f"n{number:03}" for number in range(150)]
@@ -322,6 +325,7 @@ def test_a_node_that_was_not_reached_for_a_while_is_let_back_though_records_go_o
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_reached_again_is_back_after_its_test_though_records_still_tell_of_it() -> None:
     ward = VirtualWard()
     names = [f"n{number}" for number in range(8)]

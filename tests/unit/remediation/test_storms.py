@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from muster.embedded.apiserver.request import Request
 from tests.unit.remediation.virtualward import VirtualWard
 
 SESSIONS = "/apis/muster.dev/v1alpha1/noderemediations"
 
 
+@pytest.mark.slow
 def test_nothing_is_written_about_a_node_before_all_that_broke_with_it_are_out_of_use() -> None:
     ward = VirtualWard()
     names = [f"n{number:03}" for number in range(150)]
@@ -32,6 +35,7 @@ def test_nothing_is_written_about_a_node_before_all_that_broke_with_it_are_out_o
     assert max(tainted) <= min(reported)
 
 
+@pytest.mark.slow
 def test_many_nodes_are_emptied_by_looking_at_all_at_once() -> None:
     ward = VirtualWard()
     names = [f"n{number:03}" for number in range(80)]

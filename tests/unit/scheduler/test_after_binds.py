@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from muster.scheduler.actions.bound_events import BINDING_WAIT_S
 from muster.scheduler.controller import MARK_BOUND_WAIT_S
 from tests.support.virtualreplicas import PLACEMENTS, PODS, World, Write
@@ -49,6 +51,7 @@ def test_no_word_goes_between_the_binds_of_a_burst_of_small_gangs_and_all_go_aft
     world.run(story)
 
 
+@pytest.mark.slow
 def test_binds_without_end_never_keep_the_word_back_for_ever() -> None:
     gangs = 60
     world = World(gangs)
@@ -66,6 +69,7 @@ def test_binds_without_end_never_keep_the_word_back_for_ever() -> None:
     world.run(story)
 
 
+@pytest.mark.slow
 def test_binds_of_others_never_delay_what_a_bound_gang_needs() -> None:
     gangs = 24
     world = World(gangs + 3)

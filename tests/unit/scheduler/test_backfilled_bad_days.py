@@ -286,6 +286,7 @@ def test_a_gang_of_the_owner_that_is_behind_leaves_a_backfilled_borrower_alone()
 # Many gangs
 
 
+@pytest.mark.slow
 def test_with_ten_thousand_waiting_gangs_a_plan_tries_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them fits beside the head. What a plan does must not grow with the queue."""
     calls = Counter[str]()
@@ -321,6 +322,7 @@ def test_with_ten_thousand_waiting_gangs_a_plan_tries_a_limited_number(monkeypat
     assert calls["make_room"] < 10
 
 
+@pytest.mark.slow
 def test_of_a_thousand_waiting_gangs_the_first_get_the_reserved_nodes() -> None:
     world = World()
     world.add_nodes(*(f"n{number}" for number in range(22)))

@@ -374,6 +374,7 @@ def test_jobs_without_a_valid_run_do_not_count(changes: dict[str, Any]) -> None:
     assert usage.totals(START) == {}
 
 
+@pytest.mark.slow
 def test_past_usage_is_bounded() -> None:
     usage = Usage()
     for at in range(ACCOUNTS_MAX + 5):

@@ -334,6 +334,7 @@ def peers_in_memory() -> int:
     return sum(isinstance(each, Peers) for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_sets_of_pods_that_no_rule_is_about_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "FEW", 4)
     others = peers_in_memory()  # of tests before this one

@@ -379,6 +379,7 @@ class Trusting(RuleBasedStateMachine):
         return any(pod.metadata.annotations.get(WITHIN) == "24" for pod in self.world.pods.values())
 
 
+@pytest.mark.slow
 def test_never_an_untested_node_whatever_the_order_of_events() -> None:
     run_state_machine_as_test(
         Trusting,

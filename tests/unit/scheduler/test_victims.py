@@ -288,6 +288,7 @@ def test_gang_that_would_be_enough_is_passed_over_for_a_later_one_that_costs_les
     assert [victim.key for victim in chosen] == ["1", "3"]
 
 
+@pytest.mark.slow
 def test_answer_is_not_completed_gang_by_gang_if_each_test_visits_thousands() -> None:
     """Twenty levels of 200 gangs: each call of `fits` visits all 4000."""
     asked = 0

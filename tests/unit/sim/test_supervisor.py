@@ -64,6 +64,7 @@ async def test_says_what_the_real_one_says_when_held_run_and_held_again(stub: St
     assert ("running", 1, None) in said(twin)
 
 
+@pytest.mark.slow
 async def test_killed_rank_is_reported_like_a_real_one(stub: StubController) -> None:
     (real,) = await stub.start(1)
     twin = stub.node(1)

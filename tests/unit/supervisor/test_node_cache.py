@@ -51,6 +51,7 @@ def write_ticket(path: Path, attempt: int, expires: int) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_supervisor_is_a_member_while_the_attempt_runs_and_after_a_restart_of_the_cache(
     daemon: Daemon, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_logs_with_label_values_of_their_own_have_several_samples(most_series: i
     assert all(each.series >= 40_000 for each in own)
 
 
+@pytest.mark.slow
 def test_calibration_separates_the_costs_of_series_labels_and_label_pairs() -> None:
     """Logs whose labels are alike would leave it to noise which of them costs more."""
     known = msgspec.structs.replace(

@@ -73,6 +73,7 @@ def test_each_pair_of_name_and_value_counts_once(tmp_path: Path) -> None:
     assert read(tmp_path).counts.label_pairs == 4 + 500 + 501
 
 
+@pytest.mark.slow
 def test_pairs_of_a_log_that_is_decoded_in_part_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of pods grow with the log, and names of metrics do not."""
     monkeypatch.setattr(tally_module, "_ALWAYS_BYTES", 0)

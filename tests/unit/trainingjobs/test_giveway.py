@@ -139,6 +139,7 @@ def test_job_suspended_while_leaving_stays_suspended(when: str) -> None:
     assert world.pods == {}
 
 
+@pytest.mark.slow
 @quick
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_a_controller_that_dies_at_any_action_counts_it_once(crashes: list[int]) -> None:

@@ -175,6 +175,7 @@ async def side(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -
     await asyncio.wait([polling])
 
 
+@pytest.mark.slow
 async def test_news_and_polls_need_two_connections_and_leave_no_gap(server: Server, side: Side) -> None:
     side.say("idle")
     await until("a poll waits", lambda: server.hears)

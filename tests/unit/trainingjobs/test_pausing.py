@@ -28,6 +28,7 @@ def fail(world: World) -> float:
     return world.now - began
 
 
+@pytest.mark.slow
 def test_the_first_restart_comes_at_once_and_each_later_one_after_twice_the_pause() -> None:
     world = failing()
     soon = fail(world)

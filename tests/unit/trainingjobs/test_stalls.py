@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -208,6 +209,7 @@ def test_a_controller_that_was_stopped_for_long_waits_for_what_was_reported_mean
 Doing = st.sampled_from(["report", "silence", "restart", "strain", "distrust", "trust", "wait"])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(Doing, st.floats(1, 200)), max_size=25))
 def test_no_stall_without_the_limit_spent_listening(deeds: list[tuple[str, float]]) -> None:

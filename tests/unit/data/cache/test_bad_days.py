@@ -62,6 +62,7 @@ def test_files_that_are_cut_or_swapped_are_never_served(running: Bench, seed: in
     assert [running.read(key) for key in keys] == contents
 
 
+@pytest.mark.slow
 def test_issue_2137_cache_is_kept_through_kills_and_restarts(bench: Bench) -> None:
     """GoogleCloudPlatform/gcsfuse 2137: the cache was lost on a remount."""
     key, other = bench.put(b"kept" * 100), bench.put(b"damaged")
@@ -83,6 +84,7 @@ def test_issue_2137_cache_is_kept_through_kills_and_restarts(bench: Bench) -> No
     assert bench.downloads(key) == 1
 
 
+@pytest.mark.slow
 def test_kill_during_downloads_leaves_only_whole_blocks(bench: Bench) -> None:
     contents = {bench.put(os.urandom(200_000)): None for _ in range(4)}
     reached, release = threading.Semaphore(0), threading.Event()
@@ -113,6 +115,7 @@ def test_kill_during_downloads_leaves_only_whole_blocks(bench: Bench) -> None:
         assert bench.read(key) == bench.server.objects[f"data/{key}"]
 
 
+@pytest.mark.slow
 def test_wrong_clock_does_not_lose_the_cache(bench: Bench) -> None:
     """Files of the year 2100 and of 1970, as after a clock that jumped."""
     key = bench.put(b"timeless")
@@ -137,6 +140,7 @@ def test_second_daemon_on_a_folder_refuses(running: Bench, tmp_path: Path) -> No
     assert running.read(key) == b"still served"
 
 
+@pytest.mark.slow
 def test_reader_uses_the_bucket_while_the_daemon_is_dead_and_the_cache_when_it_is_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +199,7 @@ def small_disk(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_disk_that_fills_up_during_a_download_does_not_fail_the_reader(bench: Bench, tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "full" / "state", "size=4m") as disk,
@@ -217,6 +222,7 @@ def test_disk_that_fills_up_during_a_download_does_not_fail_the_reader(bench: Be
         assert full.cache.files() == []
 
 
+@pytest.mark.slow
 def test_read_only_disk_is_bypassed_and_readers_still_share_a_download(bench: Bench, tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "broken" / "state", "size=64m") as disk,
@@ -240,6 +246,7 @@ def test_readers_use_the_bucket_when_a_part_of_the_folder_was_removed(bench: Ben
     assert (bench.read(key), bench.read(cached)) == (b"new", b"cached before")
 
 
+@pytest.mark.slow
 def test_full_disk_is_left_to_others_and_blocks_are_kept_in_memory(bench: Bench, tmp_path: Path) -> None:
     """The floor lies above what is free: nothing is written, and one download still serves all waiting readers."""
     with node_cache(tmp_path / "floor", "--size=1Gi", "--floor=4000Ti", "--memory=3000") as cache:

@@ -8,6 +8,7 @@ import re
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from muster.controlplane.ports import free_port
@@ -18,6 +19,7 @@ from tests.support.waiting import eventually
 from tests.unit.data.cache.conftest import Bench
 
 
+@pytest.mark.slow
 def test_metrics_count_bytes_by_job_and_source(running: Bench, tmp_path: Path) -> None:
     port = free_port()
     with node_cache(tmp_path / "metrics", "--size=1Gi", "--floor=0", f"--metrics-port={port}") as cache:

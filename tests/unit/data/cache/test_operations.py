@@ -54,6 +54,7 @@ def test_create_only_put_through_the_cache_refuses_a_second_one(store: CachedSto
     store.delete("manifest")
 
 
+@pytest.mark.slow
 def test_large_file_is_put_from_disk_and_read_into_a_file(running: Bench, store: CachedStore, tmp_path: Path) -> None:
     data = os.urandom(33 << 20)
     (tmp_path / "shard").write_bytes(data)
@@ -231,6 +232,7 @@ def oldest_python() -> str:
     return sys.executable
 
 
+@pytest.mark.slow
 def test_image_without_obstore_uses_the_socket(running: Bench) -> None:
     script = (
         "import sys; sys.modules['obstore'] = None\n"

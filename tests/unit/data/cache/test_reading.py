@@ -35,6 +35,7 @@ def test_many_readers_of_an_object_cost_one_download(running: Bench) -> None:
     assert running.downloads(key) == 1
 
 
+@pytest.mark.slow
 def test_ranges_across_blocks_are_those_of_the_object(running: Bench) -> None:
     data = os.urandom(BLOCK_BYTES + 1000)
     key = running.put(data)
@@ -152,6 +153,7 @@ def test_forked_process_reads_on_connections_of_its_own(running: Bench) -> None:
     subprocess.run([sys.executable, "-c", script, *arguments, *objects], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_threads_share_the_blocks_of_an_object(running: Bench) -> None:
     """Ranges of many blocks in any order, from several threads, and no descriptor is left open."""
     seed = os.urandom(997)

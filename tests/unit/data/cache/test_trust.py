@@ -107,6 +107,7 @@ def test_store_that_could_deceive_the_cache_is_refused(running: Bench, url: str,
     client.close()
 
 
+@pytest.mark.slow
 def test_reader_without_credentials_does_not_use_those_of_the_node(server: object, tmp_path: Path) -> None:
     """The daemon's environment holds an identity that may read; a reader without credentials is anonymous."""
     from tests.support.bucketserver import bucket_server

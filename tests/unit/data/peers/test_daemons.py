@@ -102,6 +102,7 @@ def objects(site: Site, name: str, count: int, length: int = 200_000) -> list[st
     return keys
 
 
+@pytest.mark.slow
 def test_gang_costs_one_download_per_object(site: Site) -> None:
     keys = [*objects(site, "gang", 12), *objects(site, "large", 1, (32 << 20) + 5)]
     nodes = range(NODES)
@@ -154,6 +155,7 @@ def shards_on(site: Site, node: int) -> int:
     return len(site.caches[node].files("shards"))
 
 
+@pytest.mark.slow
 def test_after_a_fault_healthy_nodes_read_nothing_from_the_bucket_and_the_replaced_node_its_peer(site: Site) -> None:
     uid, before = "u-fault", [0, 1, 2]
     held = [shards_on(site, node) for node in range(NODES)]

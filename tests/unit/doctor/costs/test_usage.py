@@ -257,6 +257,7 @@ def test_gets_of_the_pods_of_its_own_node_do_not_grow_with_the_cluster(tmp_path:
     assert cost.growth is Growth.PER_NODE
 
 
+@pytest.mark.slow
 def test_pods_nodes_and_names_of_a_client_that_invents_them_are_remembered_in_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

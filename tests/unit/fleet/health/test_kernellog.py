@@ -216,6 +216,7 @@ def test_a_message_of_several_lines_names_its_gpu_once() -> None:
     assert signs(escaped) == [("nvrm", "0000:b3:00.0", "fallen-off-bus")]
 
 
+@pytest.mark.slow
 def test_a_flood_is_one_finding() -> None:
     lines = b"".join(
         b"[%12.6f] NVRM: Xid (PCI:0000:3b:00): 31, pid=%d, name=python3, Ch 00000008, MMU Fault\n" % (99 + i / 4000, i)

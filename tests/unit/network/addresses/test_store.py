@@ -303,6 +303,7 @@ def reserve_until_killed(folder: str, lines: str) -> None:
     signal.pause()
 
 
+@pytest.mark.slow
 def test_process_killed_at_any_moment_keeps_each_answered_address(tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     process = multiprocessing.get_context("spawn").Process(

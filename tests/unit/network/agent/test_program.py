@@ -78,6 +78,7 @@ def get(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
+@pytest.mark.slow
 def test_agent_is_alive_and_knows_its_last_pods_while_the_api_server_is_away(
     agent: tuple[subprocess.Popen[bytes], int],
 ) -> None:
@@ -93,6 +94,7 @@ def test_agent_is_alive_and_knows_its_last_pods_while_the_api_server_is_away(
     assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to drop")
 def test_agent_without_parts_keeps_no_capability(agent: tuple[subprocess.Popen[bytes], int]) -> None:
     process, port = agent
@@ -104,6 +106,7 @@ def test_agent_without_parts_keeps_no_capability(agent: tuple[subprocess.Popen[b
     assert status["NoNewPrivs"] == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "config", "code", "message"),
     [

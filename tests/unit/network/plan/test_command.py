@@ -97,6 +97,7 @@ def test_a_narrow_terminal_leaves_out_columns_before_it_cuts_ranges(
     assert {each["cidr"] for each in plan["ranges"]} <= cells
 
 
+@pytest.mark.slow
 def test_a_plan_is_checked_like_an_estate(
     request_file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_same_request_gives_the_same_plan(asked: PlanRequest) -> None:
     assert planned(asked) == decide(asked)
 
 
+@pytest.mark.slow
 @FEWER
 @given(plan_requests(), st.floats(0.3, 4.0), st.booleans())
 def test_a_grown_plan_keeps_every_range(asked: PlanRequest, factor: float, more: bool) -> None:

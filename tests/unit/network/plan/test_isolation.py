@@ -96,6 +96,7 @@ def planned(asked: PlanRequest) -> Plan:
         raise
 
 
+@pytest.mark.slow
 @FEWER
 @given(plan_requests())
 def test_no_packet_of_a_spoke_arrives_at_another_spoke(asked: PlanRequest) -> None:
@@ -112,6 +113,7 @@ def test_no_packet_of_a_spoke_arrives_at_another_spoke(asked: PlanRequest) -> No
                     assert arrives(plan, start, source, destination, routes=False) not in spokes
 
 
+@pytest.mark.slow
 @FEWER
 @given(plan_requests())
 def test_the_hub_and_researchers_reach_every_spoke_and_answers_come_back(asked: PlanRequest) -> None:

@@ -101,6 +101,7 @@ def test_jumps_longer_than_a_byte_reach_their_target() -> None:
         assert run(code, *packet("10.0.0.1", f"52.{each}.1.9")) == ALL
 
 
+@pytest.mark.slow
 def test_more_prefixes_than_the_kernel_takes_are_an_error_that_says_what_to_do() -> None:
     with pytest.raises(TooManyPrefixes, match=r"kernel takes 4096; join neighbouring prefixes"):
         program.budgeted({N(f"52.{a}.{b}.0/24"): False for a in range(64) for b in range(0, 256, 8)}, upload=True)

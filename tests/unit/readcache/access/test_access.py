@@ -231,6 +231,7 @@ async def test_kept_answers_are_bounded(server: ReviewServer, clock: Clock) -> N
     assert server.asked["tokenreviews"] == asked + 1
 
 
+@pytest.mark.slow
 async def test_tokens_appear_nowhere(
     server: ReviewServer, clock: Clock, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ async def test_slow_watch_does_not_delay_another_and_is_dropped() -> None:
         await fast.close()
 
 
+@pytest.mark.slow
 async def test_slow_reader_of_a_large_list_does_not_fill_the_memory() -> None:
     made = 0
 

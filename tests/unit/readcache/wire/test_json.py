@@ -75,6 +75,7 @@ def test_fields_without_a_value_are_what_the_server_compares_with() -> None:
     assert pod_format.head(data) == Head("a", "", "", 1, {}, {"spec.hostNetwork": "false"})
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(objects, max_size=3), versions, texts, st.one_of(st.none(), versions))
 def test_list_is_put_together_and_split(
@@ -130,6 +131,7 @@ def frames_of(kind: CachedKind, values: list[dict[str, Any]]) -> tuple[bytes, li
     return b"".join(sent), frames
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "values"), [(PODS, pods()), (WIDGETS, widgets())], ids=["pods", "widgets"])
 def test_frames_are_read_wherever_chunks_are_cut(kind: CachedKind, values: st.SearchStrategy[Any]) -> None:
     @settings(max_examples=20)

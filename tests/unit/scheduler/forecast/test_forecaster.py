@@ -66,6 +66,7 @@ class Queue:
         await asyncio.sleep(FIRST_S)
 
 
+@pytest.mark.slow
 def test_a_waiting_job_gets_an_interval_which_goes_when_it_starts_and_counts_then() -> None:
     queue = Queue(ended=20)
     world = queue.world
@@ -93,6 +94,7 @@ def test_a_waiting_job_gets_an_interval_which_goes_when_it_starts_and_counts_the
     world.run(story)
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_longer_than_expected_counts_once_across_a_restart() -> None:
     queue = Queue(ended=20)
     world = queue.world
@@ -118,6 +120,7 @@ def test_a_job_that_waits_longer_than_expected_counts_once_across_a_restart() ->
     world.run(story)
 
 
+@pytest.mark.slow
 def test_a_new_leader_estimates_nothing_before_it_has_read_the_history() -> None:
     """Otherwise it writes that too few jobs have ended, and keeps to that for half a minute (13.2)."""
     queue = Queue(ended=20, fates=LateHistory)
@@ -138,6 +141,7 @@ def test_a_new_leader_estimates_nothing_before_it_has_read_the_history() -> None
     world.run(story)
 
 
+@pytest.mark.slow
 def test_without_enough_ended_jobs_the_status_says_so_once() -> None:
     queue = Queue(ended=3)
 
@@ -172,6 +176,7 @@ def test_time_limits_bound_the_start_without_any_history() -> None:
     world.run(story)
 
 
+@pytest.mark.slow
 def test_an_older_definition_of_jobs_that_drops_the_field_leads_to_one_write(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -124,6 +124,7 @@ def recording() -> Recording:
     return Recording()
 
 
+@pytest.mark.slow
 def test_each_job_is_recorded_once_across_restarts_of_the_controller(recording: Recording) -> None:
     async def story() -> None:
         recording.end("early", 100.0)
@@ -294,6 +295,7 @@ def test_entries_that_make_no_sense_are_dropped_with_one_warning(
     recording.run(story)
 
 
+@pytest.mark.slow
 def test_without_the_kind_run_times_stay_in_memory_until_it_is_installed(
     recording: Recording, caplog: pytest.LogCaptureFixture
 ) -> None:

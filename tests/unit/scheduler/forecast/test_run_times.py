@@ -111,6 +111,7 @@ def test_stopped_and_running_jobs_count_as_lower_bounds() -> None:
     assert remaining(with_running).quantile(0.5) == pytest.approx(median(times), rel=0.15)
 
 
+@pytest.mark.slow
 def test_one_more_job_falls_into_the_interval_as_often_as_promised() -> None:
     rng = random.Random(11)
     held = 0

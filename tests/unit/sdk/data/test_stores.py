@@ -117,6 +117,7 @@ def test_stores_of_one_bucket_see_only_their_prefix(store: Store, place: tuple[s
     assert store.read("in/y") == b"2"
 
 
+@pytest.mark.slow
 def test_local_file_is_uploaded_in_parts(store: Store, tmp_path: Path) -> None:
     content = random.Random(2).randbytes(33 << 20)
     path = tmp_path / "weights"

@@ -208,6 +208,7 @@ def uploads(proxy: FaultyProxy, method: str) -> set[str]:
     return {found[1] for each in proxy.requests if each.method == method if (found := UPLOAD.search(each.path))}
 
 
+@pytest.mark.slow
 def test_upload_beyond_the_deadline_is_aborted(
     opened: OpenStore,
     s3_url: str,

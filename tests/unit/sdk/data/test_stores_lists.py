@@ -79,6 +79,7 @@ def store(server: type[Lists], opened: OpenStore, monkeypatch: pytest.MonkeyPatc
     return opened("s3://bucket/run", Access(server.address), 20)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_100_000_objects_are_listed_page_by_page(store: Store, server: type[Lists]) -> None:
     number = -1
     for number, found in enumerate(store.list()):

@@ -63,6 +63,7 @@ def straight(data: ShardStore) -> list[tuple[int, str]]:
     return run(data, 1, 18)[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(segments=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 5)), min_size=2, max_size=5))
 def test_sample_sequence_is_the_same_for_any_sequence_of_world_sizes(
@@ -92,6 +93,7 @@ def test_each_epoch_delivers_every_sample_once(straight: list[tuple[int, str]]) 
         assert len(set(keys)) == samples
 
 
+@pytest.mark.slow
 def test_webdataset_271_streaming_437_880_resume_continues_after_the_last_batch() -> None:
     """It neither restarts at sample 0 nor reads what came before."""
     store = data_set(64, 20, 2000)
@@ -229,6 +231,7 @@ def test_small_read_ahead_gives_the_same_samples(data: ShardStore, straight: lis
         assert [sample for _ in range(8) for sample in step(streams)] == straight[: 8 * BATCH]
 
 
+@pytest.mark.slow
 def test_read_ahead_stays_within_its_bound() -> None:
     store = data_set(16, 64, 10_000)
     with gang(store, 1, read_ahead_bytes=400_000) as streams:

@@ -225,6 +225,7 @@ def test_store_that_is_away_is_an_error_even_if_broken_shards_are_skipped() -> N
     close(streams)
 
 
+@pytest.mark.slow
 def test_hanging_store_is_an_error_that_names_the_shard() -> None:
     release = threading.Event()
 

@@ -48,6 +48,7 @@ def epoch() -> tuple[list[str], Stats]:
         return [sample.key for batch in batches for sample in batch], batches.stats  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_samples_come_from_the_cache_and_from_the_bucket_without_it(
     url: str, cache: NodeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def test_samples_come_from_the_cache_and_from_the_bucket_without_it(
     assert stats.cache_errors > 0
 
 
+@pytest.mark.slow
 def test_shards_that_were_uploaded_again_are_read_under_their_new_etags(
     url: str, cache: NodeCache, opened: OpenStore, s3: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

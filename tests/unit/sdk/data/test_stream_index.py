@@ -174,6 +174,7 @@ def test_data_set_without_samples_is_an_error() -> None:
         stream(store=ShardStore({"a.tar": tar_of([])}), seed=1, global_batch=1)
 
 
+@pytest.mark.slow
 def test_index_of_100_000_small_objects_is_short() -> None:
     """It is made from the list of objects alone, and takes a few bytes each."""
     store = ShardStore({f"class-{k % 100:02d}/{k:06d}.jpg": b"x" for k in range(100_000)})

@@ -96,6 +96,7 @@ async def ranks(
     return [json.loads((await each.communicate())[0]) for each in running]
 
 
+@pytest.mark.slow
 async def test_all_ranks_of_all_nodes_load_the_same_checkpoint(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ async def test_all_ranks_of_all_nodes_load_the_same_checkpoint(
     assert [each for each in left_in(tmp_path) if "/load-" in each] == []
 
 
+@pytest.mark.slow
 async def test_damage_that_ranks_find_makes_all_of_them_load_an_older_checkpoint(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ async def test_damage_that_ranks_find_makes_all_of_them_load_an_older_checkpoint
     assert failed == {(saved[0].path, "Checksum"), (saved[1].path, "Missing")}
 
 
+@pytest.mark.slow
 async def test_damage_that_one_rank_finds_counts_for_its_node_and_for_all_others(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +157,7 @@ async def test_rank_that_does_not_load_is_named_at_the_deadline(
     assert said.startswith("TimeoutError: local rank 1 of this node did not call load_checkpoint")
 
 
+@pytest.mark.slow
 async def test_slow_node_is_waited_for_beyond_the_deadline(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_manifest_with_a_wrong_field_is_damaged(changes: dict[str, Any]) -> None
     assert error.value.reason == "Manifest"
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=64) | st.recursive(st.none() | st.text(), st.lists).map(lambda each: json.dumps(each).encode())
 )

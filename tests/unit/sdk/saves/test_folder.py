@@ -196,6 +196,7 @@ def test_unfinished_checkpoint_of_a_wrong_size_does_not_count_as_kept(folder: Pa
     assert "step-00000002-attempt-1" in listed(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"sharded": True}], ids=["plain", "sharded"])
 def test_kill_at_every_write(tmp_path: Path, options: dict[str, bool]) -> None:
     died, writes = True, 0

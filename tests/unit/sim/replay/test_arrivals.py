@@ -21,6 +21,7 @@ def test_a_fitted_model_has_the_published_means(name: str) -> None:
     assert model.mean(1.0) == pytest.approx(published.mean_gpu_s, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_jobs_drawn_from_a_model_have_its_statistics() -> None:
     workload = made_up("seren", nodes=10_000, gpus=8, days=1.0, jobs=40_000, least_gpus=0, seed=1)
     published = CLUSTERS["seren"]
@@ -35,6 +36,7 @@ def test_jobs_drawn_from_a_model_have_its_statistics() -> None:
     assert 0 <= times[0] < times[-1] < 86400
 
 
+@pytest.mark.slow
 def test_without_a_number_of_jobs_they_ask_for_the_offered_load() -> None:
     workload = made_up("helios", nodes=2000, gpus=8, days=60.0, jobs=0, least_gpus=16, seed=2)
     asked = sum(job.run_s * job.gpus for job in workload.jobs) / (2000 * 8 * 60 * 86400)
@@ -42,6 +44,7 @@ def test_without_a_number_of_jobs_they_ask_for_the_offered_load() -> None:
     assert all(16 <= job.gpus <= 2048 and job.gang for job in workload.jobs)
 
 
+@pytest.mark.slow
 def test_one_seed_makes_the_same_jobs_and_another_others() -> None:
     first, again, other = (
         made_up("kalos", nodes=20, gpus=8, days=1.0, jobs=50, least_gpus=0, seed=seed).jobs for seed in (3, 3, 4)

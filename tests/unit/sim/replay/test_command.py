@@ -20,6 +20,7 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_same_command_prints_the_same_json(capsys: pytest.CaptureFixture[str]) -> None:
     first, again = data(capsys, *MODEL), data(capsys, *MODEL)
     assert first == again

@@ -31,6 +31,7 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_several_policies_replay_the_same_jobs(reports: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["policy"] for each in reports] == ["strict", "easy", "preemptible"]
     assert {each["jobs"] for each in reports} == {each["restartable"] for each in reports} == {400}
@@ -43,17 +44,20 @@ def test_several_policies_replay_the_same_jobs(reports: Any, capsys: pytest.Capt
     assert data(capsys, *ALL)["reports"] == reports
 
 
+@pytest.mark.slow
 def test_report_of_one_policy_is_the_same_as_beside_others(reports: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert data(capsys, *MODEL) == reports[2]
     assert data(capsys, *MODEL, "--policy", "strict") == reports[0]
 
 
+@pytest.mark.slow
 def test_share_of_restartable_jobs_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     none, half = (data(capsys, *MODEL, "--restartable", share) for share in ("0", "0.5"))
     assert (none["restartable"], none["idleWhileRestartableFits"]) == (0, 0.0)
     assert 150 < half["restartable"] < 250
 
 
+@pytest.mark.slow
 def test_policies_are_printed_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*ALL]) == 0
     lines = capsys.readouterr().out.splitlines()

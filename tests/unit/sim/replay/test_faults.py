@@ -111,6 +111,7 @@ def replayed(care: Care, seed: int) -> Outcome:
     return Replay(uniform_nodes(54, 8), jobs, conditions).run()
 
 
+@pytest.mark.slow
 def test_care_is_worth_more_the_more_there_is_of_it() -> None:
     off, evicted, ours = (
         sum(

@@ -77,6 +77,7 @@ def test_placements_do_not_depend_on_the_history() -> None:
     assert play(jobs, 8)[0].placements_hash == play(named, 8)[0].placements_hash
 
 
+@pytest.mark.slow
 def test_report_never_contains_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["simulate", "--like", "kalos", "--nodes", "4", "--days", "2", "-o", "json"]
     assert command(arguments) == 0

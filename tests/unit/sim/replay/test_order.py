@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.api.scheduling import QueueOrder
 from muster.sim.replay.job import Job, Shape, Workload, uniform_nodes
 from muster.sim.replay.replay import Conditions, Replay
@@ -34,6 +36,7 @@ def replayed(order: QueueOrder) -> Report:
     return summarise(Workload("made up", jobs, {}), len(nodes), conditions, outcome)
 
 
+@pytest.mark.slow
 def test_other_users_wait_for_one_end_instead_of_the_whole_queue() -> None:
     arrival, fair = replayed("arrival"), replayed("fair")
     assert arrival.other_users_p90_s is not None

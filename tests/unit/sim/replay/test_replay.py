@@ -131,6 +131,7 @@ def failing(seed: int, planner: Decide = decide) -> tuple[Outcome, Report]:
     return play(list(workload.jobs), 40, planner, seed=seed, days=4.0, mtbf_hours=100.0, repair_hours=2.0)
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_report_and_another_seed_another() -> None:
     first, again, other = (failing(seed)[1] for seed in (7, 7, 8))
     assert first.interruptions > 0

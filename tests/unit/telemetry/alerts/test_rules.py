@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 
 from muster.chart.files import chart
@@ -68,6 +69,7 @@ def fires(alert: Alert, labels: Mapping[str, str], summary: str) -> list[dict[st
     return [{"exp_labels": {"severity": alert.severity, **labels}, "exp_annotations": notes}]
 
 
+@pytest.mark.slow
 def test_alerts_fire_after_their_wait_and_resolve(tmp_path: Path) -> None:
     tests = []
     for name, case in CASES.items():
@@ -150,6 +152,7 @@ QUIET: Final[dict[str, tuple[str, dict[str, str]]]] = {
 }
 
 
+@pytest.mark.slow
 def test_normal_figures_fire_no_alert(tmp_path: Path) -> None:
     quiet: dict[int, list[dict[str, Any]]] = {65: [], 90: [], 200: []}
     check(tmp_path, [(alert_of(name), given(series, name, quiet)) for name, series in QUIET.values()])

@@ -24,5 +24,6 @@ def test_example_is_valid_and_names_the_sections() -> None:
     assert config.upstream.headers
 
 
+@pytest.mark.slow
 def test_page_is_what_the_code_says() -> None:
     assert Path(PAGE).read_text(encoding="utf-8") == page()

@@ -31,6 +31,7 @@ def test_bytes_of_written_labels(text: str, expected: int) -> None:
     assert written(text) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ['label_join({}, "x", "", "x", "x")', 'label_replace({}, "x", "$1$1", "x", "(.*)")'])
 def test_labels_that_double_have_a_bound(form: str) -> None:
     text, sizes = "x", []

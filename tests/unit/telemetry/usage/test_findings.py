@@ -244,6 +244,7 @@ def test_two_queries_that_keep_everything_show_what_they_keep_together() -> None
     assert [(each.series, each.shared_series) for each in findings.broad] == [(0, 33), (0, 33)]
 
 
+@pytest.mark.slow
 def test_very_many_broad_queries_need_bounded_memory() -> None:
     ledger = Ledger({"a": ["x"]})
     for n in range(6000):

@@ -48,6 +48,7 @@ def test_retention_by_time_bounds_how_far_back_samples_reach(text: Any, expected
     assert read_capabilities(None, None, data(storageRetention=text)).retention_s == expected
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=40) | st.recursive(st.none() | st.text(), st.lists).map(lambda each: json.dumps(each).encode())
 )

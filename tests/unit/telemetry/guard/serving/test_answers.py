@@ -240,6 +240,7 @@ async def slow_client(guard: Guarded) -> Client:
     return client
 
 
+@pytest.mark.slow
 async def test_prometheus_is_read_at_the_pace_of_the_client() -> None:
     sent = 0
 
