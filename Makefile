@@ -10,7 +10,9 @@ BIN := .venv/bin
 # Scenarios mostly wait for processes and deadlines, so more processes than cores run them side by side. One more begins
 # with the unit tests, which need a core. tests/support/handingout.py says which process gets what.
 TEST_JOBS ?= 5
-PYTEST = $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+# Unit tests seldom wait, and each process collects all of them (5 CPU seconds).
+FAST_TEST_JOBS ?= 3
+PYTEST = $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 # The first run compiles all tests once, instead of once in each test process. What changes later is little.
 COMPILED := tests/__pycache__/compiled
 FUZZ_S ?= 60
@@ -30,15 +32,15 @@ setup: ## Make .venv from the pinned, hashed requirements
 
 test: setup ## Everything: lint, types, layers, generated files, all tests (on a real control plane where Go is there)
 	@$(MAKE) -j2 --output-sync=line types style check-generated prepared
-	$(PYTEST) --durations 30
+	$(PYTEST) -n $(TEST_JOBS) --durations 30
 
 prepared: setup
 	@if command -v go >/dev/null; then for name in cni cni-shim controlplane helm informers coredns; do tools/build-go $$name >/dev/null; done; \
 	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
 	@test -e $(COMPILED) || { $(BIN)/pytest --collect-only -q tests >/dev/null; mkdir -p $(dir $(COMPILED)); touch $(COMPILED); }
 
-test-fast: setup ## Unit tests that are not slow: 353 CPU seconds
-	$(PYTEST) tests/unit -m "not slow" --durations 5
+test-fast: setup ## Unit tests that are not slow, with few examples of each property: about a minute on two threads
+	$(PYTEST) -n $(FAST_TEST_JOBS) tests/unit -m "not slow" --most-examples 10 --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
 	PYTHONHASHSEED=0 $(BIN)/python -m fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS) $(FUZZ_MODE)

@@ -9,6 +9,8 @@ import resource
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.waiting import until
 from tests.unit.agent.answers import serving
 from tests.unit.agent.test_writer import NODE, node_or_record, statuses
@@ -23,6 +25,7 @@ def _no_file_grows() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
+@pytest.mark.slow
 async def test_a_full_disk_keeps_nothing_from_the_record(tmp_path: Path) -> None:
     settings = {"periodSeconds": 0.1, "checks": {"kernel-log": {"options": {"file": "kern.log"}, "periodSeconds": 0.1}}}
     (tmp_path / "agent.json").write_text(json.dumps(settings))

@@ -104,6 +104,7 @@ def test_a_pool_is_never_asked_for_more_than_its_most_or_less_than_its_least(
     play(world, events, check)
 
 
+@pytest.mark.slow
 @given(worlds(), EVENTS)
 @settings(max_examples=40)
 def test_needed_node_is_never_deleted(world: World, events: list[tuple[Any, ...]]) -> None:
@@ -180,6 +181,7 @@ def test_nodes_are_never_added_for_a_part_of_a_gang(world: World, events: list[t
     play(world, events, check)
 
 
+@pytest.mark.slow
 @given(worlds(), EVENTS)
 @settings(max_examples=30)
 def test_unapproved_gangs_never_get_nodes(world: World, events: list[tuple[Any, ...]]) -> None:
@@ -221,6 +223,7 @@ def test_an_approved_gang_that_fits_into_a_pool_never_waits_for_ever(world: Worl
     assert world.gangs == {}
 
 
+@pytest.mark.slow
 @given(worlds(), EVENTS)
 @settings(max_examples=30)
 def test_every_instance_has_exactly_one_state(world: World, events: list[tuple[Any, ...]]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -145,6 +146,7 @@ def elector(client: Client, identity: str, metrics: KubeMetrics) -> LeaderElecto
     return LeaderElector(client, "lease", "default", identity, rng=random.Random(1), metrics=metrics, **FAST)
 
 
+@pytest.mark.slow
 async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_every_key(
     client: Client, api: FakeApi, metrics: KubeMetrics
 ) -> None:

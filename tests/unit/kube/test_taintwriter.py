@@ -154,6 +154,7 @@ async def test_a_writer_may_not_touch_what_it_does_not_own() -> None:
             await wire.writer().write("n1", always(change))
 
 
+@pytest.mark.slow
 async def test_writer_that_always_loses_the_race_raises_conflict() -> None:
     wire = Wire()
 

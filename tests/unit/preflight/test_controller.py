@@ -192,6 +192,7 @@ class World:
             self.loop.wind_up()
 
 
+@pytest.mark.slow
 def test_a_new_node_is_tested_and_gets_work_and_then_nothing_is_written_any_more() -> None:
     world = World()
     world.verdicts["bad"] = False

@@ -102,6 +102,7 @@ def test_hundreds_of_nodes_are_in_quarantine_within_seconds_where_nothing_holds_
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_the_breaker_holds_with_many_at_once_across_leaders() -> None:
     ward = VirtualWard("mode: act\nshared: {nodes: 0}\nbreaker: {share: 10%}\n")
     names = [f"n{number:02}" for number in range(40)]
@@ -216,6 +217,7 @@ def test_node_that_is_replaced_while_leases_are_read_is_not_judged_by_the_one_be
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed() -> None:
     """Issue 11: when its Lease was renewed last is in the session's status."""
     ward = VirtualWard(OPEN.replace("1000", "0"))  # it stays in quarantine: nothing may be worked on
@@ -302,6 +304,7 @@ def test_node_unreached_by_the_mesh_is_quarantined_and_a_switch_is_not() -> None
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_not_reached_for_a_while_is_let_back_though_records_go_on_telling_of_it() -> None:
     """What an agent saw stays in its record for weeks, and the record is rewritten with every heartbeat."""
     ward = VirtualWard()

@@ -127,6 +127,7 @@ async def test_a_checkpoint_waits_for_a_controller_that_is_away(stub: StubContro
     assert stub.checkpoint == {"path": "/ckpt/5", "step": 5}
 
 
+@pytest.mark.slow
 async def test_unconfirmed_checkpoint_fails_at_its_deadline(stub: StubController, tmp_path: Path) -> None:
     await stub.away()
     began = time.monotonic()

@@ -50,6 +50,7 @@ def said(node: Node) -> list[tuple[Any, ...]]:
     return [line for line in dict.fromkeys(lines) if line[0] != "stopping"]
 
 
+@pytest.mark.slow
 async def test_says_what_the_real_one_says_when_held_run_and_held_again(stub: StubController) -> None:
     (real,) = await stub.start(1)
     twin = stub.node(1)

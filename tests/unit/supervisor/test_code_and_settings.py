@@ -187,6 +187,7 @@ def install(folder: Path) -> Path:
     return folder / "supervisor.py"
 
 
+@pytest.mark.slow
 def test_install_makes_a_supervisor_and_an_sdk_that_work_alone(tmp_path: Path) -> None:
     installed = install(tmp_path)
     assert os.access(installed, os.X_OK)

@@ -95,6 +95,7 @@ def test_existing_files_stay(tmp_path: Path) -> None:
     assert old.exists()
 
 
+@pytest.mark.slow
 async def test_a_description_stays_while_a_proxy_that_may_have_written_it_lives(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

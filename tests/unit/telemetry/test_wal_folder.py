@@ -86,6 +86,7 @@ def test_pairs_of_a_log_that_is_decoded_in_part_are_estimated(tmp_path: Path, mo
     assert counts.label_pairs == pytest.approx(30_500, rel=0.03)
 
 
+@pytest.mark.slow
 def test_pairs_of_a_log_whose_segments_are_read_in_part_are_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

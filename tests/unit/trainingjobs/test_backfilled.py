@@ -210,6 +210,7 @@ def test_suspended_or_ended_job_is_not_backfilled() -> None:
     assert (world.status.phase, state(world).gang) == ("Suspended", "")
 
 
+@pytest.mark.slow
 @quick
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_controller_that_dies_at_any_action_counts_a_request_once(crashes: list[int]) -> None:

@@ -202,6 +202,7 @@ async def test_directives_arrive_at_once_and_in_order(server: Server, side: Side
     assert len(server.resumed) == 2
 
 
+@pytest.mark.slow
 async def test_a_controller_that_went_away_is_found_again(
     server: Server, side: Side, up: contextlib.AsyncExitStack
 ) -> None:
@@ -239,6 +240,7 @@ async def test_a_directive_arrives_while_new_connections_reach_a_replica_that_do
     assert [each["attempt"] for each in side.got] == sorted(each["attempt"] for each in side.got)
 
 
+@pytest.mark.slow
 async def test_news_take_the_connection_to_the_leader(
     server: Server, one_connection: asyncio.Transport, side: Side
 ) -> None:
@@ -249,6 +251,7 @@ async def test_news_take_the_connection_to_the_leader(
     assert not one_connection.is_closing()
 
 
+@pytest.mark.slow
 async def test_another_replica_that_leads_is_found(
     server: Server, one_connection: asyncio.Transport, side: Side
 ) -> None:

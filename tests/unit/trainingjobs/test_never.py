@@ -137,6 +137,7 @@ def test_the_user_is_never_charged_for_a_lost_node(lost: int, order: list[int], 
     assert (restarts.user, restarts.unknown, restarts.infrastructure) == (0, 0, 1)
 
 
+@pytest.mark.slow
 @quick
 @given(st.integers(1, 12))
 def test_a_controller_that_dies_at_any_action_of_a_restart_repeats_nothing(crash_after: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def reported(findings: Findings, looked: list[tuple[float, list[Sight], list[Sig
     return found
 
 
+@pytest.mark.slow
 @given(looks)
 @settings(max_examples=60, deadline=None)
 def test_an_incident_never_shrinks_and_two_of_a_kind_never_overlap(

@@ -25,6 +25,7 @@ from tests.support.waiting import eventually
 from tests.unit.data.cache.conftest import Bench
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_flipped_bits_are_never_served(running: Bench, data: st.DataObject) -> None:

@@ -212,6 +212,7 @@ def test_descriptors_that_a_client_sends_are_closed(running: Bench) -> None:
         assert len(list(folder.iterdir())) <= before + 2
 
 
+@pytest.mark.slow
 def test_no_descriptor_stays_open_after_reads(running: Bench) -> None:
     assert running.cache.process is not None
     folder = Path(f"/proc/{running.cache.process.pid}/fd")

@@ -129,6 +129,7 @@ def test_rate_of_a_job_is_set_on_the_control_socket_only(running: Bench) -> None
     client.close()
 
 
+@pytest.mark.slow
 def test_forked_process_reads_on_connections_of_its_own(running: Bench) -> None:
     """As workers of a data loader do, which cannot use obstore after a fork."""
     first, second = running.put(b"parent"), running.put(b"child!")

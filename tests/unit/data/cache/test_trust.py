@@ -183,6 +183,7 @@ def test_read_only_mount_keeps_root_from_reopening_for_writing(running: Bench, t
         client.close()
 
 
+@pytest.mark.slow
 def test_issue_546_two_users_read_at_once(bench: Bench) -> None:
     """mosaicml/streaming 546: the first user owned the cache, and the second could not read."""
     if os.geteuid() != 0:

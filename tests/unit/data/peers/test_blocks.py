@@ -99,6 +99,7 @@ async def test_failed_peer_comes_back():
         assert node.blocks.outcomes == {Code.GONE: 1, "ok": 2}
 
 
+@pytest.mark.slow
 async def test_slow_bucket_does_not_look_like_a_dead_peer(monkeypatch):
     monkeypatch.setattr(server, "PENDING_S", 0.1)
     async with peer_gang(2, pace=msgspec.structs.replace(PATIENT, silence_s=2.0)) as gang:

@@ -115,6 +115,7 @@ def test_gang_costs_one_download_per_object(site: Site) -> None:
     assert account["bytes"]["peer"] > 0
 
 
+@pytest.mark.slow
 def test_block_from_a_peer_is_for_its_job_alone(site: Site) -> None:
     """A job knows its gang's key, so its pods could send other bytes. Other jobs download their own."""
     keys = objects(site, "scope", 24, 5_000)

@@ -210,6 +210,7 @@ async def test_client_that_drips_its_greeting_is_cut_off(monkeypatch):
         await until("no connection", lambda: node.server.connections == 0)
 
 
+@pytest.mark.slow
 async def test_1000_connections_do_not_keep_a_member_out(monkeypatch):
     monkeypatch.setattr(server_module, "STRANGERS_OF_HOST_MAX", 16)
     monkeypatch.setattr(server_module, "HANDSHAKE_S", 600.0)  # strangers of before keep their places until the end

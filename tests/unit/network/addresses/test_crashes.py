@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -204,4 +205,5 @@ class CrashingNode(RuleBasedStateMachine):
 
 
 TestCrashingNode = CrashingNode.TestCase
+TestCrashingNode.pytestmark = pytest.mark.slow
 TestCrashingNode.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

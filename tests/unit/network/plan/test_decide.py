@@ -70,6 +70,7 @@ def test_every_range_holds_the_planned_years(asked: PlanRequest) -> None:
             assert blocks.blocks_per_node * 2 ** (32 - blocks.mask_size) >= of.pods_per_node * 1.25
 
 
+@pytest.mark.slow
 @FEWER
 @given(plan_requests())
 def test_the_same_request_gives_the_same_plan(asked: PlanRequest) -> None:

@@ -66,6 +66,7 @@ def expected(classes: dict[program.Network, bool], address: str) -> bool:
     return classes[max(holding, key=lambda net: net.prefixlen)] if holding else True
 
 
+@pytest.mark.slow
 def test_longest_prefix_decides_for_random_tables_of_both_families() -> None:
     rng = random.Random(5)
     for _ in range(40):

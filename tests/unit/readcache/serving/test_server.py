@@ -99,6 +99,7 @@ async def test_uncached_request_is_forwarded() -> None:
         await one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endless", ["0\r\n" + "X: y\r\n" * 40_000, "0\r\nX: " + "y" * 200_000, "1;" + "y" * 200_000])
 async def test_body_whose_framing_does_not_end_is_cut_off(endless: str) -> None:
     async with serving() as served:
@@ -191,6 +192,7 @@ async def test_body_of_a_cached_read_is_skipped() -> None:
         await one.close()
 
 
+@pytest.mark.slow
 async def test_too_many_pipelined_requests_wait_in_the_kernel() -> None:
     go_on = asyncio.Event()
 

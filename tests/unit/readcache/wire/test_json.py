@@ -147,6 +147,7 @@ def test_frames_are_read_wherever_chunks_are_cut(kind: CachedKind, values: st.Se
     check()
 
 
+@pytest.mark.slow
 @given(
     st.lists(pods(), min_size=1, max_size=3), st.sampled_from(["", " ", "\r\n", "\n\n \t"]), st.booleans(), st.data()
 )

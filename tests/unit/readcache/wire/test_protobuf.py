@@ -136,6 +136,7 @@ def test_lists_are_written_as_the_server_does() -> None:
     assert b"".join(pod_format.listing([b"\x0a\x00"], ListMeta(205, "x", 0))) == body
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(messages(), min_size=1, max_size=2), st.data())
 def test_frames_are_read_wherever_chunks_are_cut(cases: list[tuple[bytes, bytes, Head]], data: st.DataObject) -> None:

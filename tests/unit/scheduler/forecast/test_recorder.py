@@ -174,6 +174,7 @@ def test_history_is_read_soon_after_an_api_server_that_did_not_answer(
     recording.run(story)
 
 
+@pytest.mark.slow
 def test_many_ended_jobs_are_written_together(recording: Recording) -> None:
     async def story() -> None:
         async with recording.scheduling() as scheduler:

@@ -129,6 +129,7 @@ def test_file_that_changes_in_place_while_it_is_read_is_an_error(store: Store, t
         store.read("shard", etag=etag)
 
 
+@pytest.mark.slow
 def test_object_of_20_gb_is_read_by_ranges_in_bounded_memory(store: Store, tmp_path: Path) -> None:
     size = 20 << 30
     store.put("huge", b"")

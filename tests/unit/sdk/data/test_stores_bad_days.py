@@ -56,6 +56,7 @@ def error_body(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>m</Message><RequestId>R1</RequestId></Error>".encode()
 
 
+@pytest.mark.slow
 def test_503_storm_is_survived(store: Store, proxy: FaultyProxy) -> None:
     proxy.add(Fault(times=2, status=503, headers={"Retry-After": "1"}, body=error_body("SlowDown")))
     store.put("x", b"bytes")
@@ -147,6 +148,7 @@ def test_large_objects_are_read_in_pieces(store: Store, proxy: FaultyProxy, monk
     assert store.read("shard", 99_999, 100_002) == content[99_999:200_001]
 
 
+@pytest.mark.slow
 def test_connection_that_drips_is_replaced(
     opened: OpenStore, s3_url: str, behind_proxy: Access, proxy: FaultyProxy
 ) -> None:

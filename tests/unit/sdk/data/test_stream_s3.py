@@ -44,6 +44,7 @@ def keys(batches: Stream) -> list[str]:
         return [sample.key for batch in batches for sample in batch]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_webdataset_112_connections_that_break_in_a_shard_lose_no_sample(
     store: Store, direct: Store, proxy: FaultyProxy
 ) -> None:

@@ -138,6 +138,7 @@ async def test_damage_that_one_rank_finds_counts_for_its_node_and_for_all_others
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_job_whose_checkpoints_are_all_bad_does_not_start(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ async def test_slow_node_is_waited_for_beyond_the_deadline(
     assert await running == [["step 3", 3, 3]] * 2
 
 
+@pytest.mark.slow
 async def test_controller_that_is_away_is_waited_for_until_the_deadline(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ async def test_controller_that_is_away_is_waited_for_until_the_deadline(
     assert {each.partition(": the ranks did not agree")[0] for each in said} == {"ControllerUnavailable"}
 
 
+@pytest.mark.slow
 async def test_stale_attempt_stops(stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = save(tmp_path / "ckpt", monkeypatch)
     stub.attempt = 4

@@ -153,6 +153,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[NodeC
         ]
 
 
+@pytest.mark.slow
 def test_real_caches_restore_on_the_own_node_and_on_a_new_one(job: Job, nodes: list[tuple[NodeCache, str]]) -> None:
     job.monkeypatch.setattr(node_shards, "SILENCE_S", TIMEOUT_S)
     group = tuple(Peer(slot, address) for slot, (_, address) in enumerate(nodes))

@@ -70,6 +70,7 @@ def test_replay_without_forecasts_has_the_same_placements() -> None:
     assert with_forecasts[1].forecasts.made > 0 == without[1].forecasts.made
 
 
+@pytest.mark.slow
 def test_placements_do_not_depend_on_the_history() -> None:
     """Until the scheduler uses predictions, a replay with users has the placements of one without."""
     jobs = busy(60, random.Random(5), 3600.0)

@@ -158,6 +158,7 @@ node = st.deferred(
 vector = st.deferred(lambda: node.filter(lambda text: text != "3"))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(vector)
 def test_every_selector_has_its_own_place_in_the_shape(text: str) -> None:

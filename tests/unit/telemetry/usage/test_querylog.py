@@ -127,6 +127,7 @@ def test_lines_of_mimir_are_read(tmp_path: Path) -> None:
     assert result.files[0].reading.broken == 0
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     with (tmp_path / "a").open("w") as file:
         for n in range(6_000):
