@@ -112,6 +112,7 @@ async def test_a_look_that_came_too_late_loses_nothing() -> None:
     assert [each.code for each in found] == ["79"]
 
 
+@pytest.mark.slow
 async def test_a_flood_without_an_end_is_read_in_parts() -> None:
     class Endless(Device):
         number = 0

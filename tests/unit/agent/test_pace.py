@@ -6,6 +6,7 @@ import heapq
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ def test_an_api_server_that_is_away_is_asked_less_often_and_its_word_counts() ->
     assert it.due_s() >= now_s + 90.0
 
 
+@pytest.mark.slow
 def test_a_fleet_whose_api_server_comes_back_never_comes_at_once() -> None:
     """All have something new at the same moment, and the API server is away for a quarter of an hour."""
     nodes, away_s = 2000, 900.0

@@ -23,6 +23,7 @@ def scaling(text: str) -> Any:
 PARSERS: tuple[Callable[[str], Any], ...] = (balloons, joins, scaling)
 
 
+@pytest.mark.slow
 @given(st.text() | st.text(alphabet="{}[]:-,&*% \n\tabt019?|>!#'\"_xp"))
 @example("pools: 2026-99-99")
 @example("pools: !!int x")

@@ -10,6 +10,7 @@ from muster.api import generate
 from muster.api.crd import KINDS, definition
 
 
+@pytest.mark.slow
 def test_generated_files_are_what_the_code_says() -> None:
     stale = [
         name for name, text in generate.files().items() if (generate.ROOT / name).read_text(encoding="utf-8") != text

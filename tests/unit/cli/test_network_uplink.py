@@ -116,6 +116,7 @@ async def test_without_a_leader_the_error_says_what_to_do() -> None:
     assert "docs/network-uplink.md" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["10.0.0.1:9443", ""])
 async def test_bad_address_is_refused(url: str) -> None:
     command = [sys.executable, "-m", "muster.cli.main", "network", "uplink", "--url", url]

@@ -192,6 +192,7 @@ def test_clock_ahead_of_the_api_server_does_not_age_new_balloons() -> None:
     world.run(story)
 
 
+@pytest.mark.slow
 def test_balloons_fill_idle_nodes_make_room_for_gangs_and_return() -> None:
     world = World(4)
 

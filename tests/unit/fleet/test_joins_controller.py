@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.names import TAINT_JOINING
@@ -123,6 +124,7 @@ def most_within(times: list[float], period_s: float) -> int:
     return max(sum(start <= time < start + period_s for time in times) for start in times)
 
 
+@pytest.mark.slow
 def test_in_no_stretch_of_time_as_long_as_a_period_more_nodes_are_opened_than_the_bound() -> None:
     world = World("maxNodes: 12\n")
 

@@ -246,6 +246,7 @@ async def test_credential_plugin_runs_once_and_gets_the_cluster(write: Write, pl
     assert "token-1" not in repr(config)
 
 
+@pytest.mark.slow
 async def test_a_plugin_runs_again_when_its_token_expires_or_is_rejected(
     write: Write, plugin: Path, api: FakeApi, metrics: KubeMetrics
 ) -> None:

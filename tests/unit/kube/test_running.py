@@ -71,6 +71,7 @@ def terminal() -> Iterator[tuple[int, int]]:
             os.close(each)
 
 
+@pytest.mark.slow
 def test_hangup_does_not_end_a_server_and_sigterm_does() -> None:
     with serving() as server:
         for _ in range(2):
@@ -88,6 +89,7 @@ def test_hangup_by_another_program_does_not_end_a_server_in_a_terminal(terminal:
         assert server.poll() is None
 
 
+@pytest.mark.slow
 def test_end_of_its_terminal_stops_a_server(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     with serving(theirs) as server:

@@ -62,6 +62,7 @@ async def watching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         await task
 
 
+@pytest.mark.slow
 async def test_replaced_certificate_is_served_and_half_a_replacement_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

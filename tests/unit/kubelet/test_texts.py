@@ -30,6 +30,7 @@ def test_expansion(text: str, result: str) -> None:
     assert expand(text, {"A": "1", "B": "2", "LOOP": "$(A)"}) == result
 
 
+@pytest.mark.slow
 @given(st.text(alphabet=st.characters(exclude_characters="$")), st.dictionaries(st.text(), st.text()))
 def test_text_without_dollars_never_changes(text: str, variables: dict[str, str]) -> None:
     assert expand(text, variables) == text

@@ -328,6 +328,7 @@ def test_an_idle_node_is_tested_again_and_its_test_leaves_at_once_for_work() -> 
     world.run(story)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_slower_than_its_like_is_said_to_be_and_tested_again_once_more_thoroughly() -> None:
     world = World()
     world.slow.add("n3")

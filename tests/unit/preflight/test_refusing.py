@@ -50,6 +50,7 @@ def test_without_their_priority_class_tests_are_tried_ever_more_seldom_and_begin
     world.run(story)
 
 
+@pytest.mark.slow
 def test_a_new_configuration_is_tried_at_once_after_refusals() -> None:
     world = World()
     world.call("DELETE", f"{PRIORITY}/muster-preflight")

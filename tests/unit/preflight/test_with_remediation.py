@@ -60,6 +60,7 @@ class Ward(World):
         return {taint["key"] for taint in self.call("GET", f"/api/v1/nodes/{name}")["spec"].get("taints", ())}
 
 
+@pytest.mark.slow
 def test_manual_quarantine_is_tested_after_its_release_and_then_gets_pods() -> None:
     ward = Ward()
 
@@ -166,6 +167,7 @@ def test_another_driver_does_not_bring_back_findings_that_a_test_cleared() -> No
     ward.run(story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", [False, True], ids=["failed later", "record deleted"])
 def test_findings_stay_cleared_when_the_record_of_the_pass_is_replaced_or_deleted(deleted: bool) -> None:
     """Issue 11: a failed test, or a person, took the pass away, and an old finding had the machine rebooted."""

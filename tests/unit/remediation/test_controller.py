@@ -42,6 +42,7 @@ def test_a_broken_node_is_emptied_rebooted_tested_and_given_back_and_then_nothin
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_killed_at_each_step_it_is_carried_on_and_the_machine_boots_once() -> None:
     ward = VirtualWard()
     ward.add_node("n0")
@@ -131,6 +132,7 @@ def is_broken(ward: VirtualWard) -> bool:
     return any(each["type"] == "muster.dev/HardwareFault" and each["status"] == "True" for each in conditions)
 
 
+@pytest.mark.slow
 def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone() -> None:
     ward = VirtualWard(OPEN)
     names = ward.add_renewed(8)
@@ -169,6 +171,7 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
     parted.run(apart)
 
 
+@pytest.mark.slow
 def test_peers_outside_a_partition_that_probe_few_nodes_inside_it_find_no_death() -> None:
     """Health seeds 985118 and 990010: two peers outside reported two of the ten nodes inside."""
     ward = VirtualWard(OPEN)
@@ -239,6 +242,7 @@ def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed(
     ward.run(story)
 
 
+@pytest.mark.slow
 def test_a_node_that_came_back_is_not_dead_when_it_loses_the_api_server_alone() -> None:
     """Issue 11: old reports of its peers still counted (seeds 930112 and 930176); so for each leader."""
     ward = VirtualWard(OPEN)

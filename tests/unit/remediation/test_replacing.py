@@ -46,6 +46,7 @@ def ward_with_cloud() -> tuple[VirtualWard, SimulatedCloud]:
     return ward, cloud
 
 
+@pytest.mark.slow
 def test_the_broken_machine_is_replaced_once_and_its_session_ends_with_its_node() -> None:
     ward, cloud = ward_with_cloud()
     ward.add_pod("work", "n0")

@@ -28,6 +28,7 @@ def is_word(write: Write) -> bool:
     return is_mark(write) or "/events" in write.what
 
 
+@pytest.mark.slow
 def test_no_word_goes_between_the_binds_of_a_burst_of_small_gangs_and_all_go_after_it() -> None:
     gangs, size = 9, 2
     world = World(gangs * size)

@@ -178,6 +178,7 @@ def test_teams_keep_their_places_and_the_order_is_stable(
             assert a.own_place < b.own_place
 
 
+@pytest.mark.slow
 @given(
     st.floats(0, 1e6),
     st.floats(0, 1e6),

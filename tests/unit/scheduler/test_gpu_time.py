@@ -126,6 +126,7 @@ def test_idle_time_adds_up_until_the_gang_starts() -> None:
     assert world.total("backfilled_gpu_seconds_total") == 0
 
 
+@pytest.mark.slow
 def test_backfilled_time_and_the_delay_of_the_head_are_measured() -> None:
     world = Measured()
     world.add_nodes("a", "b", "c")

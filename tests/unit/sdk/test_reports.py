@@ -89,6 +89,7 @@ async def test_progress_survives_an_absent_controller_without_waiting_for_it(stu
     assert heard == {"attempt": 2, "step": 2, "metrics": {"loss": 2.0}}
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_is_confirmed_before_the_call_returns(stub: StubController) -> None:
     stub.checkpoint_now = True
     saved = await asyncio.to_thread(muster.save_checkpoint, 40, lambda path: Path(path).touch())

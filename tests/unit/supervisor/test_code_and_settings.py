@@ -203,6 +203,7 @@ def test_install_makes_a_supervisor_and_an_sdk_that_work_alone(tmp_path: Path) -
     assert result.stdout.split() == [str(tmp_path / "sdk" / "muster" / "__init__.py"), "0.1.0", "3"]
 
 
+@pytest.mark.slow
 def test_installed_archive_is_reproducible_and_uncompressed(tmp_path: Path) -> None:
     one, two = install(tmp_path / "one"), install(tmp_path / "two")
     assert one.read_bytes() == two.read_bytes()
@@ -214,6 +215,7 @@ def test_installed_archive_is_reproducible_and_uncompressed(tmp_path: Path) -> N
     assert names == modules | {f"{name}c" for name in modules}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "head"),
     [
@@ -232,6 +234,7 @@ def test_installed_archive_starts_from_what_fits_its_python(tmp_path: Path, suff
     assert (usage.returncode, usage.stderr[:14]) == (2, b"muster: usage:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["ranks.rank", "remoteshell.rsh"])
 def test_processes_per_rank_and_node_import_little(tmp_path: Path, module: str) -> None:
     command = module.rpartition(".")[2]

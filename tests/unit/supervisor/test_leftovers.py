@@ -53,6 +53,7 @@ async def removed(folder: Path, since: float, path: Path) -> list[str]:
     return list(await until("it is removed", lambda: remove_leftovers(since, str(folder), str(folder))))
 
 
+@pytest.mark.slow
 async def test_a_segment_goes_when_the_last_process_that_mapped_it_is_gone(tmp_path: Path, start: Start) -> None:
     since = time.time()
     used, unused = segment(tmp_path, "mpich_shm_1_0"), segment(tmp_path, "nccl-abCD12")

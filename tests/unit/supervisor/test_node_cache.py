@@ -88,6 +88,7 @@ def test_pod_without_a_cache_has_no_thread_and_reports_nothing() -> None:
     assert cache.report() == {}
 
 
+@pytest.mark.slow
 def test_absent_cache_is_waited_for(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = member(monkeypatch, str(tmp_path / "sockets" / "cache.sock"))
     assert cache.report() == {}

@@ -126,6 +126,7 @@ def quarrel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return Quarrel(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quarrel", range(5), indirect=True)
 @in_virtual_time
 async def test_two_managers_never_give_a_node_two_teams_and_agree_in_the_end(quarrel: Quarrel) -> None:

@@ -178,6 +178,7 @@ def test_room_is_within_the_limit_of_the_container(tmp_path: Path) -> None:
     assert available_memory_bytes(proc, cgroup) == 0
 
 
+@pytest.mark.slow
 def test_series_with_values_of_their_own_have_a_label_pair_each() -> None:
     """A pod of 500 series has three values of its own: its instance, its node and its name."""
     for number in (1000, 5000):
@@ -186,6 +187,7 @@ def test_series_with_values_of_their_own_have_a_label_pair_each() -> None:
         assert shared.label_pairs == number // 4 + 1 + 500 + 3 * number // 500 + 3
 
 
+@pytest.mark.slow
 def test_synthetic_series_grow_in_bytes_of_labels() -> None:
     assert SyntheticSeries(20).label_bytes == pytest.approx(2 * SyntheticSeries(10).label_bytes, rel=0.01)
     assert len(list(SyntheticSeries(12_500).requests(0, 1))) == 3

@@ -109,6 +109,7 @@ def test_number_of_pairs_is_estimated_in_bounded_memory(monkeypatch: pytest.Monk
     assert pairs.number(1.0) == pytest.approx(50_500, rel=0.1)
 
 
+@pytest.mark.slow
 def test_record_over_several_pages_is_one_record(tmp_path: Path) -> None:
     content = segment([many_series(1, 1000), samples_record(range(1, 1001))], "none")
     assert len(content) > 6 * PAGE

@@ -262,6 +262,7 @@ async def test_another_replica_that_leads_is_found(
     await until("the news is there", lambda: server.member.state == "finished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["real"], indirect=True)
 async def test_every_connection_but_the_first_resumes_the_tls_session(server: Server, side: Side) -> None:
     side.say("idle")

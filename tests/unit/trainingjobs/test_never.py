@@ -151,6 +151,7 @@ def test_a_controller_that_dies_at_any_action_of_a_restart_repeats_nothing(crash
     assert world.status.restarts.total == 1
 
 
+@pytest.mark.slow
 @quick
 @given(st.lists(st.text(max_size=3000), min_size=1, max_size=12))
 def test_the_status_never_outgrows_its_bound(tails: list[str]) -> None:

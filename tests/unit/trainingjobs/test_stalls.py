@@ -64,6 +64,7 @@ def running(**spec: Any) -> Watching:
     return world
 
 
+@pytest.mark.slow
 def test_no_step_for_five_minutes_is_a_stall_and_the_next_step_ends_it() -> None:
     world = running()
     world.report(40)
@@ -171,6 +172,7 @@ def test_a_new_leader_continues_to_count() -> None:
     assert world.status.stall is not None
 
 
+@pytest.mark.slow
 def test_an_outage_or_a_partition_is_not_a_stall() -> None:
     world = running()
     world.report(40)

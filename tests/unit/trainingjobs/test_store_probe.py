@@ -49,6 +49,7 @@ def test_a_store_that_overwrites_is_refused(probe: Callable[..., dict[str, Any] 
     assert probe({"ok": True, "reason": "Safe", "message": "safe"}) is None
 
 
+@pytest.mark.slow
 def test_a_result_that_is_not_final_is_not_a_refusal(probe: Callable[..., dict[str, Any] | None]) -> None:
     for reason in ("Unavailable", "ObstoreMissing", "SomethingNew"):
         assert probe({"ok": False, "reason": reason, "message": "?"}) is None

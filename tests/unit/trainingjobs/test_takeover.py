@@ -14,6 +14,7 @@ from tests.support.virtualreplicas import JOBS, World
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/muster-controller"
 
 
+@pytest.mark.slow
 def test_a_new_leader_never_writes_what_stands_already() -> None:
     world = World(3, replicas=2)
 
@@ -96,6 +97,7 @@ def test_supervisors_of_a_job_deleted_without_a_leader_exit_at_their_next_poll(r
     taken.world.run(story)
 
 
+@pytest.mark.slow
 def test_supervisors_of_a_job_that_exists_run_on_under_a_new_leader() -> None:
     taken = Taken()
 

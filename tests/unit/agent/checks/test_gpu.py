@@ -382,6 +382,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["constructor", "destructor"])
 def test_a_library_that_never_ends_loading_or_unloading_is_a_finding_and_stops_no_other(
     when: str, tmp_path: Path, libraries: Path

@@ -58,6 +58,7 @@ async def test_a_peer_that_is_not_reached_is_one_incident_with_its_name(members:
     assert await looks(check, 2, 1600.0) == []
 
 
+@pytest.mark.slow
 async def test_a_peer_that_stays_unreached_is_reported_again_each_minute(members: Path) -> None:
     """Issue 11: in an hour at most 60 times, and never more than a minute late."""
     fill(members, "127.0.0.1", NOWHERE)

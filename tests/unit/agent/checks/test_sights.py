@@ -45,6 +45,7 @@ def test_an_incident_never_shrinks_and_two_of_a_kind_never_overlap(
         newest[each.key] = each
 
 
+@pytest.mark.slow
 @given(looks)
 @settings(max_examples=60, deadline=None)
 def test_no_event_is_ever_lost_or_counted_twice(looked: list[tuple[float, list[Sight], list[Sight]]]) -> None:

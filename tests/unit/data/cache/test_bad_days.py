@@ -45,6 +45,7 @@ def test_flipped_bits_are_never_served(running: Bench, data: st.DataObject) -> N
         assert running.read(key, "carol") == content
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_files_that_are_cut_or_swapped_are_never_served(running: Bench, seed: int) -> None:
@@ -130,6 +131,7 @@ def test_wrong_clock_does_not_lose_the_cache(bench: Bench) -> None:
     assert bench.downloads(key) == 1
 
 
+@pytest.mark.slow
 def test_second_daemon_on_a_folder_refuses(running: Bench, tmp_path: Path) -> None:
     second = NodeCache(tmp_path, "--size=1Gi", "--floor=0")
     second.state.symlink_to(running.cache.state)
@@ -172,6 +174,7 @@ def test_reader_uses_the_bucket_while_the_daemon_is_dead_and_the_cache_when_it_i
     store.close()
 
 
+@pytest.mark.slow
 def test_reader_uses_the_bucket_when_the_daemon_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_client, "SILENCE_S", 0.3)
     monkeypatch.setattr(cache_client, "HELLO_S", 0.3)
@@ -239,6 +242,7 @@ def test_read_only_disk_is_bypassed_and_readers_still_share_a_download(bench: Be
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["", "partial", "blocks"])
 def test_readers_use_the_bucket_when_a_part_of_the_folder_was_removed(bench: Bench, part: str) -> None:
     cached, key = bench.put(b"cached before"), bench.put(b"new")
@@ -267,6 +271,7 @@ def test_full_disk_is_left_to_others_and_blocks_are_kept_in_memory(bench: Bench,
         assert cache.status()["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_eviction_spares_blocks_in_use(bench: Bench, tmp_path: Path) -> None:
     with node_cache(tmp_path / "small", "--size=9000", "--floor=0") as cache:
         small = bench._replace(cache=cache)

@@ -145,6 +145,7 @@ def test_marks_differ_by_job_and_are_reused_only_when_idle() -> None:
     assert Marks(False).of("job") == 0
 
 
+@pytest.mark.slow
 def test_download_carries_the_mark_of_its_job(bench: Bench, tmp_path: Path) -> None:
     """The kernel reports the mark of the daemon's connection to the store."""
     probe = socket.socket()

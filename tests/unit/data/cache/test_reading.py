@@ -117,6 +117,7 @@ def test_two_endpoints_with_the_same_bucket_do_not_share_blocks(running: Bench) 
     assert running.downloads(key) == 2
 
 
+@pytest.mark.slow
 def test_rate_of_a_job_is_set_on_the_control_socket_only(running: Bench) -> None:
     job = f"uid:{os.getuid()}"
     assert running.cache.control(op="rate", job=job, bytes_per_s=1 << 30) == {"ok": True}

@@ -157,6 +157,7 @@ def test_root_that_reopens_its_descriptor_for_writing_is_noticed(running: Bench)
     assert running.downloads(key) == 2
 
 
+@pytest.mark.slow
 def test_read_only_mount_keeps_root_from_reopening_for_writing(running: Bench, tmp_path: Path) -> None:
     """In a mount namespace of its own, as in the DaemonSet: the folder is mounted a second time, read-only."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
@@ -217,6 +218,7 @@ def test_issue_546_two_users_read_at_once(bench: Bench) -> None:
     assert sum(jobs[f"uid:{user}"]["bucket"] for user in (4001, 4002)) == 8
 
 
+@pytest.mark.slow
 def test_credentials_are_in_no_text(bench: Bench) -> None:
     """Neither in the log, nor in arguments, environment, status and errors, also when the store refuses them."""
     key = bench.put(b"private")

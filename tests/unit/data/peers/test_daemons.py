@@ -222,6 +222,7 @@ def test_confirmed_checkpoint_replaces_older_ones_on_the_node_and_its_partner(si
         eventually("two checkpoints", lambda node=node: shards_on(site, node) == held[node] + 4)
 
 
+@pytest.mark.slow
 def test_nodes_that_ask_each_other_for_many_blocks_at_once_do_not_wait_in_a_circle(site: Site) -> None:
     """If requests to peers took the places of downloads, both nodes would wait for each other until a deadline."""
     keys, nodes = objects(site, "circle", 128, 1_000), [0, 1]

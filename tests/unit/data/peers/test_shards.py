@@ -110,6 +110,7 @@ async def keep(node, member, data, shard, confirmed="", copy=False):
         os.close(descriptor)
 
 
+@pytest.mark.slow
 async def test_replaced_node_restores_from_the_partner_and_healthy_nodes_from_their_disks(tmp_path):
     addresses = loopback(4)
     data = [data_of(rank) for rank in range(3)]
@@ -263,6 +264,7 @@ def test_save_of_a_later_attempt_is_newer_than_a_higher_step():
     assert surplus([old, new], new.checkpoint) == [old]
 
 
+@pytest.mark.slow
 async def test_full_area_drops_shards_of_jobs_without_readers_first(tmp_path):
     size = 3_000_000
     async with node_on(tmp_path / "a", size_bytes=2 * 3 * size) as node:

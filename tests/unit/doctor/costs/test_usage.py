@@ -165,6 +165,7 @@ def test_list_without_limit_of_one_client_is_found_because_the_objects_grow(tmp_
     assert cost.lines[0].usage.shape.words == 'lists all pods, without limit, resourceVersion ""'
 
 
+@pytest.mark.slow
 def test_87669_and_128310_random_clients_and_requests_are_counted_in_bounded_memory() -> None:
     """The API server dropped the label `client` of its metrics because it had no bound; here it has one."""
     tally = Tally(Owners())

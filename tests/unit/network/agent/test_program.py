@@ -228,6 +228,7 @@ print(os.readlink("/proc/self/ns/cgroup"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its control group namespace")
 def test_container_enters_the_control_group_namespace_of_the_host(tmp_path: Path) -> None:
     (tmp_path / "1/ns").mkdir(parents=True)

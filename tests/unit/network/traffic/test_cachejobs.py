@@ -76,6 +76,7 @@ def test_job_of_a_ticket_has_its_namespace_its_mark_and_its_bytes(tmp_path: Path
         thread.join(30)
 
 
+@pytest.mark.slow
 def test_cache_that_is_away_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         cache_jobs(str(tmp_path / "control.sock"))

@@ -97,6 +97,7 @@ async def test_bodies_are_streamed_both_ways_with_trailers() -> None:
         await one.close()
 
 
+@pytest.mark.slow
 async def test_slow_upstream_slows_the_upload_down() -> None:
     begin = asyncio.Event()
     total = 24 << 20

@@ -229,6 +229,7 @@ async def test_failed_answer_is_an_error_of_the_server(caplog: pytest.LogCapture
         await one.close()
 
 
+@pytest.mark.slow
 async def test_clients_that_come_and_go_leave_nothing_openyurt_2679(tmp_path: Path) -> None:
     context, client, _ = tls_contexts(tmp_path)
     watch = FakeWatch()

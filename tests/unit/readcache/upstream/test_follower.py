@@ -440,6 +440,7 @@ def test_reload_replaces_the_state_once_however_often_it_is_called() -> None:
     follow(upstream, story)
 
 
+@pytest.mark.slow
 def test_many_readers_that_wait_for_a_restarted_server_cause_one_load() -> None:
     restarted = Gone(410, "Expired", "too old resource version")
     refused = NotSent(0, "ConnectionRefused", "refused")

@@ -30,6 +30,7 @@ def without_empty(fields: dict[str, str]) -> dict[str, str]:
     return {label: value for label, value in fields.items() if value}
 
 
+@pytest.mark.slow
 @given(pods())
 def test_head_of_a_pod_has_its_metadata_and_selectable_fields(pod: dict[str, Any]) -> None:
     spec, status = pod["spec"], pod["status"]
@@ -61,6 +62,7 @@ def test_version_is_patched_and_nothing_else(case: tuple[CachedKind, dict[str, A
     assert patched == compact(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(pods())
 def test_object_with_whitespace_is_patched_in_place(pod: dict[str, Any]) -> None:

@@ -75,6 +75,7 @@ def messages(draw: st.DrawFn) -> tuple[bytes, bytes, Head]:
     return written(version), written(7), head
 
 
+@pytest.mark.slow
 @given(messages())
 def test_head_of_a_pod_has_its_metadata_and_selectable_fields(case: tuple[bytes, bytes, Head]) -> None:
     data, _, head = case

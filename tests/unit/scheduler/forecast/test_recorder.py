@@ -319,6 +319,7 @@ def test_without_the_kind_run_times_stay_in_memory_until_it_is_installed(
     recording.run(story)
 
 
+@pytest.mark.slow
 def test_gangs_of_pods_run_from_the_first_bind_to_the_end_of_the_last_pod(recording: Recording) -> None:
     async def story() -> None:
         async with recording.scheduling():

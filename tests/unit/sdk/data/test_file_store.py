@@ -156,6 +156,7 @@ def test_deleting_removes_empty_folders_but_not_the_root(store: Store, tmp_path:
     assert os.listdir(tmp_path / "data") == []
 
 
+@pytest.mark.slow
 def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(store: Store) -> None:
     failures: list[BaseException] = []
 

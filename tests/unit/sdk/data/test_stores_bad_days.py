@@ -196,6 +196,7 @@ def test_conflict_of_two_conditional_writes_is_repeated(store: Store, proxy: Fau
     assert proxy.count("PUT") == 2
 
 
+@pytest.mark.slow
 def test_part_that_fails_is_repeated_alone(store: Store, proxy: FaultyProxy, tmp_path: Path) -> None:
     content = random.Random(3).randbytes(17 << 20)
     (tmp_path / "weights").write_bytes(content)

@@ -78,6 +78,7 @@ def test_sample_sequence_is_the_same_for_any_sequence_of_world_sizes(
     assert got == straight[: len(got)]
 
 
+@pytest.mark.slow
 def test_8_to_6_to_8_nodes_give_the_same_samples(data: ShardStore, straight: list[tuple[int, str]]) -> None:
     first, cursor = run(data, 8, 4)
     second, cursor = run(data, 6, 5, cursor)
@@ -319,6 +320,7 @@ print(*(found.key for found in store.list() if found.key.startswith(".")))
 """
 
 
+@pytest.mark.slow
 def test_streaming_546_nothing_is_written_but_the_index() -> None:
     """No lock files, shared memory or folders that another user or a killed process could leave behind."""
     found = subprocess.run([sys.executable, "-c", WRITES], capture_output=True, text=True, check=True, timeout=60)

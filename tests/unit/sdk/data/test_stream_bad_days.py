@@ -150,6 +150,7 @@ def test_only_the_damaged_sample_of_a_shard_is_skipped() -> None:
     assert len({key for shard, key in samples if shard == BAD}) == 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [flipped, flipped_once])
 def test_skipped_samples_are_the_same_on_replay_with_other_ranks(fault: Fault) -> None:
     """The shard is whole again in the replay, and another number of ranks reads it."""
@@ -164,6 +165,7 @@ def test_skipped_samples_are_the_same_on_replay_with_other_ranks(fault: Fault) -
         assert SkippedSamples(close(replay)).records() == SkippedSamples(records).records()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [flipped, flipped_once])
 def test_resume_after_a_skip_continues_like_the_first_run(fault: Fault) -> None:
     store = indexed(fault)
@@ -252,6 +254,7 @@ def test_stream_fails_if_all_shards_are_broken() -> None:
     close(streams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "records",
     [

@@ -84,6 +84,7 @@ def test_shards_that_were_uploaded_again_are_read_under_their_new_etags(
     assert stats.cache_bytes > SAMPLES * 4000
 
 
+@pytest.mark.slow
 def test_cache_that_dies_during_an_epoch_does_not_fail_it(url: str, cache: NodeCache) -> None:
     with stream(seed=1, global_batch=8, epochs=2, read_ahead_bytes=0) as batches:
         first = [sample.key for _ in range(3) for sample in next(batches)]  # type: ignore[attr-defined]

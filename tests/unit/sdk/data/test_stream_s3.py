@@ -56,6 +56,7 @@ def test_webdataset_112_connections_that_break_in_a_shard_lose_no_sample(
     assert len(set(expected)) == SAMPLES
 
 
+@pytest.mark.slow
 def test_forbidden_shard_follows_the_policy(store: Store, proxy: FaultyProxy) -> None:
     proxy.add(Fault(method="GET", path=BAD, times=None, status=403))
     with pytest.raises(Forbidden, match=BAD):
@@ -65,6 +66,7 @@ def test_forbidden_shard_follows_the_policy(store: Store, proxy: FaultyProxy) ->
     assert [record[:3] for record in batches.skipped] == [(0, BAD, "0-19")]
 
 
+@pytest.mark.slow
 def test_bits_that_flip_on_the_way_are_noticed(store: Store, proxy: FaultyProxy) -> None:
     fault = Fault(method="GET", path=BAD, times=1, flip_bit_at=700)
     proxy.add(fault)
@@ -85,6 +87,7 @@ def test_shard_that_is_replaced_while_it_is_read_is_an_error(direct: Store) -> N
     assert all(sample.key[1] in "0123" for sample in first)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_forked_process_gets_an_error_instead_of_a_hang(s3_url: str, s3: Access, direct: Store) -> None:
     """A data loader forks its workers after the parent has read from the bucket. Runs in a process of its own."""
     program = """

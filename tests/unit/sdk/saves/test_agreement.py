@@ -150,6 +150,7 @@ async def test_job_whose_checkpoints_are_all_bad_does_not_start(
     assert "no checkpoint is left" in said[0]
 
 
+@pytest.mark.slow
 async def test_rank_that_does_not_load_is_named_at_the_deadline(
     stub: StubController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def save(step: int, sharded: bool) -> None:
     muster.save_checkpoint(step, text(f"step {step}"), keep=1, sharded=sharded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_kill_at_every_write_of_a_save(tmp_path: Path, sharded: bool) -> None:
     for writes in range(WRITES_MAX):

@@ -50,6 +50,7 @@ class Dying:
         return getattr(self._store, name)
 
 
+@pytest.mark.slow
 def test_save_and_load(s3_job: Job, server: str) -> None:
     content = "x" * (18 << 20)  # more than one part of a multipart upload
     saved = muster.save_checkpoint(1, text(content))

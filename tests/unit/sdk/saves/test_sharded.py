@@ -185,6 +185,7 @@ print(muster.save_checkpoint(step, write, sharded=True, deadline_s=60))
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_folder(tmp_path: Path) -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("MUSTER_")}
     env.update(MUSTER_CHECKPOINT_DIR=str(tmp_path / "ckpt"), MUSTER_RUN_ID="one", WORLD_SIZE="2")

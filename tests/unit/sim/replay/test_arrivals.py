@@ -10,6 +10,7 @@ from muster.sim.replay.arrivals import OFFERED_LOAD, fit, made_up
 from muster.sim.replay.published import CLUSTERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_fitted_model_has_the_published_means(name: str) -> None:
     published, model = CLUSTERS[name], fit(CLUSTERS[name])
@@ -53,6 +54,7 @@ def test_one_seed_makes_the_same_jobs_and_another_others() -> None:
     assert first != other
 
 
+@pytest.mark.slow
 def test_a_model_without_jobs_of_that_size_says_which_it_has() -> None:
     with pytest.raises(ValueError, match="no job of this model has 256 to 8000 GPUs; it has 1 to 128"):
         made_up("philly", nodes=1000, gpus=8, days=1.0, jobs=1, least_gpus=256, seed=0)

@@ -122,6 +122,7 @@ def test_care_is_worth_more_the_more_there_is_of_it() -> None:
     assert off < evicted < ours
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_month() -> None:
     assert replayed(MUSTER, 3).placements_hash == replayed(MUSTER, 3).placements_hash
 

@@ -63,6 +63,7 @@ def test_forecasts_hold_as_often_as_promised() -> None:
     assert 0.75 <= forecasts.held / forecasts.made <= 0.85
 
 
+@pytest.mark.slow
 def test_replay_without_forecasts_has_the_same_placements() -> None:
     jobs = busy(60, random.Random(5), 3600.0)
     with_forecasts, without = play(jobs, 8), play(jobs, 8, forecasts=False)

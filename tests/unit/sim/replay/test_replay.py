@@ -115,6 +115,7 @@ def test_without_a_spare_the_gang_continues_when_the_node_is_repaired() -> None:
     assert report.gpu_hours.stopped > 0
 
 
+@pytest.mark.slow
 def test_of_two_gangs_that_lost_nodes_the_later_gives_its_own_to_the_earlier() -> None:
     jobs = [gang("a", 0.0, 30 * 86400.0, 6), gang("b", 1.0, 30 * 86400.0, 6)]
     outcome, report = play(jobs, 12, mtbf_hours=100.0, repair_hours=30.0)

@@ -43,6 +43,7 @@ def check(folder: Path, tests: Iterable[tuple[Alert, dict[str, Any]]]) -> None:
     promtool("test", "rules", *files)
 
 
+@pytest.mark.slow
 def test_rules_of_all_files_together_have_no_duplicates(tmp_path: Path) -> None:
     """As in the chart's PrometheusRule: `promtool` names rules that have the same name and labels."""
     together = tmp_path / "rules.yaml"

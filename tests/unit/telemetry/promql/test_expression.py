@@ -112,6 +112,7 @@ def test_deep_expression_is_refused_before_it_overflows_the_stack_of_the_parser(
         parse_expression(deep)
 
 
+@pytest.mark.slow
 def test_expression_as_deep_as_allowed_is_parsed() -> None:
     text = "(" * (MAX_NESTING - 1) + "x" + ")" * (MAX_NESTING - 1)
     assert len(parse_expression(text).selectors) == 1

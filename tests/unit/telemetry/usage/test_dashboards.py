@@ -322,6 +322,7 @@ def test_dashboard_that_cannot_be_unpacked_is_an_error() -> None:
         questions({"kind": "GrafanaDashboard", "spec": {"gzipJson": PACKED[:40]}})
 
 
+@pytest.mark.slow
 def test_references_that_stand_for_very_many_parts_are_refused() -> None:
     text = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]\n" for n in range(1, 8))
     with pytest.raises(ValueError, match="parts"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import muster.telemetry
 from muster.telemetry.usage.inputs.own import own_questions
 from muster.telemetry.usage.kept import kept_because
@@ -12,6 +14,7 @@ from muster.telemetry.usage.kept import kept_because
 COMMANDS = ("cardinality", "replay")
 
 
+@pytest.mark.slow
 def test_own_dashboards_and_alerts_are_understood() -> None:
     questions = list(own_questions())
     assert len(questions) > 100

@@ -284,6 +284,7 @@ def test_dry_run_counts_what_it_does_not_refuse() -> None:
     assert ledger.force("a", "g", 8, 0.0)[1] is None
 
 
+@pytest.mark.slow
 def test_callers_without_use_are_forgotten() -> None:
     """A user's name comes from a header: many names must not fill the memory."""
     ledger = Ledger(limits())
