@@ -39,7 +39,7 @@ prepared: setup
 	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
 	@test -e $(COMPILED) || { $(BIN)/pytest --collect-only -q tests >/dev/null; mkdir -p $(dir $(COMPILED)); touch $(COMPILED); }
 
-test-fast: setup ## Unit tests that are not slow, with few examples of each property: 125 CPU seconds
+test-fast: setup ## Unit tests that are not slow, with few examples of each property: 112 CPU seconds
 	$(PYTEST) -n $(FAST_TEST_JOBS) tests/unit -m "not slow" --most-examples 10 --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
