@@ -93,9 +93,9 @@ def test_a_folder_is_a_checkpoint_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"background": True}, {"sharded": True}])
-def test_torch_save_accepts_the_path_given_to_write(options: dict[str, bool]) -> None:
+def test_path_given_to_write_is_hidden_and_has_a_name_before_its_last_dot(options: dict[str, bool]) -> None:
     """On the first real GPU, no checkpoint of `torch.save(state, path)` was saved: its archive has the file's name up
-    to the last dot, which must not be empty ("invalid file name")."""
+    to the last dot, which must not be empty ("invalid file name"). `test_torchrun.py` calls `torch.save`."""
     names = []
 
     def write(path: str) -> None:
@@ -106,7 +106,8 @@ def test_torch_save_accepts_the_path_given_to_write(options: dict[str, bool]) ->
     if isinstance(saved, muster.Saving):
         saved.wait()
     (name,) = names
-    assert name.rpartition(".")[0] if "." in name else name
+    assert name.startswith(".")
+    assert name.rpartition(".")[0]
 
 
 def test_old_ones_go_but_never_the_one_this_attempt_began_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +132,7 @@ def test_old_ones_go_but_never_the_one_this_attempt_began_from(folder: Path, mon
 def test_two_jobs_in_one_folder_remove_only_what_they_wrote(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 11.2: pruning by one job deleted the other's confirmed checkpoint."""
     folder.mkdir()
-    unmarked = ("step-00000900-attempt-1", "writing-step-00000900-attempt-1-77", "notes")
+    unmarked = ("step-00000900-attempt-1", ".writing-step-00000900-attempt-1-77", "notes")
     for name in unmarked:  # of an older version, or of a person: without a record their owner is unknown
         (folder / name).write_text("x")
     as_job(monkeypatch, "one")

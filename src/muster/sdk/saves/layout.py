@@ -29,9 +29,10 @@ def order_of(name: str) -> tuple[int, int, int] | None:
 def unfinished_name(name: str, writer: str = "") -> str:
     """The name of a checkpoint while it is written. `writer` makes it the name of one process.
 
-    It does not begin with a dot. From 1.13 on, `torch.save` refuses a path if nothing stands before its last dot.
+    It begins with a dot, so that programs that list the folder do not take it for a checkpoint. It has a second dot,
+    because `torch.save` refuses a path if nothing stands before the last dot of its file name.
     """
-    return f"writing-{name}" + (f"-{writer}" if writer else "")
+    return f".writing-{name}" + (f"-{writer}" if writer else "") + ".tmp"
 
 
 def rank_name(rank: int) -> str:
