@@ -11,10 +11,13 @@ from muster.api.preflight import GpuFigures, PreflightSpec
 from muster.fleet.preflight.suspicion import FleetFigures, outlying, suspicion
 
 AT = 1_700_000_000.0
+MATMUL = "matmul_bf16_tflop_per_s"
 FIGURE = "memory_bandwidth_gb_per_s"
 
 
-def record(values: list[float], *, level: int = 1, model: str = "H200", passed: bool = True) -> PreflightSpec:
+def record(
+    values: list[float], *, level: int = 1, model: str = "H200", passed: bool = True, figure: str = FIGURE
+) -> PreflightSpec:
     return PreflightSpec(
         node_uid="u",
         boot_id="b",
@@ -22,7 +25,7 @@ def record(values: list[float], *, level: int = 1, model: str = "H200", passed: 
         passed=passed,
         time=datetime.fromtimestamp(AT, UTC),
         figures=tuple(
-            GpuFigures(uuid=f"GPU-{index}", name=model, figures={FIGURE: value, "temperature_max_c": 60.0})
+            GpuFigures(uuid=f"GPU-{index}", name=model, figures={figure: value, "temperature_max_c": 60.0})
             for index, value in enumerate(values)
         ),
     )
@@ -49,22 +52,27 @@ def test_a_slow_gpu_is_found_among_its_like_in_the_whole_fleet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("levels", "value", "slow"),
+    ("figure", "levels", "value", "slow"),
     [
-        ((3, 1), 3000.0, False),  # larger sizes, other rates
-        ((1, 3), 3000.0, False),
-        ((2, 1), 3000.0, True),  # tested again because it is slow
-        ((1, 2), 3000.0, True),
-        ((3, 3), 3000.0, True),
-        ((3, 1), 4100.0, False),
+        (MATMUL, (3, 1), 3000.0, False),  # larger sizes, other rates
+        (MATMUL, (1, 3), 3000.0, False),
+        (MATMUL, (2, 1), 3000.0, True),  # tested again because it is slow
+        (MATMUL, (1, 2), 3000.0, True),
+        (MATMUL, (3, 3), 3000.0, True),
+        (MATMUL, (3, 1), 4100.0, False),
+        (FIGURE, (3, 1), 3000.0, True),  # the same copies at each level
+        (FIGURE, (1, 3), 3000.0, True),
+        (FIGURE, (3, 1), 4100.0, False),
     ],
 )
-def test_only_figures_of_equal_sizes_are_compared(levels: tuple[int, int], value: float, slow: bool) -> None:
+def test_only_figures_of_equal_sizes_are_compared(
+    figure: str, levels: tuple[int, int], value: float, slow: bool
+) -> None:
     figures = FleetFigures()
     for number in range(40):
-        figures.put(f"n{number}", record([4100.0 + number % 7], level=levels[1]))
-    figures.put("n0", record([value], level=levels[0]))
-    assert found(figures) == ({("n0", "GPU-0", FIGURE)} if slow else set())
+        figures.put(f"n{number}", record([4100.0 + number % 7], level=levels[1], figure=figure))
+    figures.put("n0", record([value], level=levels[0], figure=figure))
+    assert found(figures) == ({("n0", "GPU-0", figure)} if slow else set())
 
 
 def test_failed_or_missing_nodes_are_not_compared() -> None:

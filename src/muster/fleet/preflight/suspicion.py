@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from muster.api.preflight import PreflightSpec
+from muster.gputest.figures import FIGURES
 from muster.gputest.levels import sized_as
 from muster.gputest.outliers import Outlier, Reading, outliers
 
@@ -34,6 +35,8 @@ def suspicion(record: PreflightSpec, findings: Iterable[float], *, outlying: boo
     return min(fresh, FINDINGS_MAX) + (OUTLIER_WEIGHT if unconfirmed else 0.0)
 
 
+_ANY = 0
+"""Stands for all sizes of work."""
 _Rows = list[tuple[str, str, tuple[str, ...], "array[float]"]]
 """The figures of a node's GPUs: UUID, model, names and values."""
 
@@ -69,12 +72,12 @@ class FleetFigures:
     def groups(self) -> Iterator[tuple[Reading, ...]]:
         """Yield the readings of one figure and GPU model at a time: in a large fleet, ten thousand each.
 
-        Figures from other sizes of work form groups of their own (`sized_as`), because their rates differ.
+        A figure that depends on the sizes of work (`sized`) forms a group for each of these (`sized_as`).
         """
         kinds: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
         for node, (sized, rows) in self._nodes.items():
             for model, name in {(model, name) for _, model, names, _ in rows for name in names}:
-                kinds[model, name, sized].append(node)
+                kinds[model, name, sized if _is_sized(name) else _ANY].append(node)
         for (model, figure, sized), nodes in sorted(kinds.items()):
             yield tuple(
                 Reading(node=node, component=uuid, model=model, figure=figure, value=values[names.index(figure)])
@@ -86,7 +89,11 @@ class FleetFigures:
     def _rows(self, node: str, sized: int) -> _Rows:
         """Return a node's figures; empty if it was removed or tested with other sizes since a group was begun."""
         at, rows = self._nodes.get(node, (sized, []))
-        return rows if at == sized else []
+        return rows if sized in (at, _ANY) else []
+
+
+def _is_sized(figure: str) -> bool:
+    return figure in FIGURES and FIGURES[figure].sized
 
 
 def outlying(figures: FleetFigures) -> Iterator[tuple[Outlier, ...]]:
