@@ -59,11 +59,15 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample of a GPU. `slowdowns`: hardware reasons that limit its clocks, without power caps set by software."""
+    """A sample of a GPU. Values that its model or driver does not report are None.
 
-    sm_clock_mhz: float
-    power_w: float
-    temperature_c: float
+    Attributes:
+        slowdowns: hardware reasons that limit its clocks, without power caps set by software; empty if not reported.
+    """
+
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
     slowdowns: tuple[str, ...] = ()
 
 

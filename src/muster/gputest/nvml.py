@@ -81,15 +81,12 @@ class Nvml:
             memory_free_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).free,
         )
 
-    def sample(self, device: int) -> Sample | None:
-        """Return clocks, power, temperature, and reasons for slowdowns; None if the model or driver lacks one."""
+    def sample(self, device: int) -> Sample:
+        """Return clocks, power, temperature, and reasons for slowdowns."""
         nvml, handle = self._nvml, self._handles[device]
-        reasons = self._known(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-        clock = self._known(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        # Called ...ClocksEventReasons from driver 535 on, which still has this one.
+        reasons = self._known(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
         power = self._known(nvml.nvmlDeviceGetPowerUsage, handle)
-        temperature = self._known(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
-        if reasons is None or clock is None or power is None or temperature is None:
-            return None
         names = {
             nvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
             nvml.nvmlClocksEventReasonHwThermalSlowdown: "hardware thermal slowdown",
@@ -97,9 +94,9 @@ class Nvml:
             nvml.nvmlClocksEventReasonSwThermalSlowdown: "software thermal slowdown",
         }
         return Sample(
-            sm_clock_mhz=clock,
-            power_w=power / 1000,
-            temperature_c=temperature,
+            sm_clock_mhz=self._known(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            power_w=None if power is None else power / 1000,
+            temperature_c=self._known(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             slowdowns=tuple(name for bit, name in names.items() if reasons & bit),
         )
 

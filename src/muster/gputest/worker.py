@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from muster.gputest.backend import BackendError
+from muster.gputest.codes import Code
 from muster.gputest.context import Context
 from muster.gputest.levels import HOST_TESTS
 from muster.gputest.probes import probe
@@ -45,8 +46,7 @@ def _serve(requests: BinaryIO, events: BinaryIO) -> None:
 def _run(context: Context, request: Request) -> Finished:
     try:
         if request.test not in _WITHOUT_GPUS and not context.backend.devices():
-            context.skip("the driver shows no GPU")
-            return Finished()
+            raise BackendError(Code.GPU_COUNT, "the driver shows no GPU")
         probe(request.test)(context)
         context.release()
     except BackendError as error:

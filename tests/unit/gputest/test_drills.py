@@ -38,11 +38,12 @@ def test_wrong_results_between_gpus_are_found() -> None:
     assert codes(found.failures, "all-reduce") == {("wrong-sum", last)}
 
 
-def test_without_any_gpu_only_the_missing_one_is_reported() -> None:
+def test_without_any_gpu_no_test_passes_for_one() -> None:
     found = report("--backend", "cpu:1", "--inject", "missing-gpu", *BUDGET)
-    assert {(each.test, each.code) for each in found.failures} == {("visibility", "gpu-count")}
+    assert {(each.test, each.code) for each in found.failures} == {("visibility", "gpu-count"), ("memory", "gpu-count")}
     skipped = {test.name: test.message for test in found.tests if test.outcome == "skipped"}
-    assert skipped == dict.fromkeys(("memory", "transfers", "matmul"), "the driver shows no GPU")
+    assert skipped == dict.fromkeys(("transfers", "matmul"), "the driver shows no GPU")
+    assert not report("--backend", "cpu:1", "--inject", "missing-gpu", *only("matmul"), *BUDGET).passed
 
 
 def test_a_wrong_word_is_reported_with_its_address() -> None:

@@ -70,11 +70,15 @@ def _report(context: Context, device: Device, rates: list[float], samples: list[
     begin, end = fmean(rates[:quarter]), fmean(rates[-quarter:])
     context.figure(device, "sustained_tflop_per_s", fmean(rates))
     context.figure(device, "sustained_drop_percent", 100 * (begin - end) / begin)
-    if not samples:
-        return
-    context.figure(device, "sustained_sm_clock_mhz", fmean(sample.sm_clock_mhz for sample in samples))
-    context.figure(device, "sustained_power_w", fmean(sample.power_w for sample in samples))
-    context.figure(device, "temperature_max_c", max(sample.temperature_c for sample in samples))
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+    powers = [sample.power_w for sample in samples if sample.power_w is not None]
+    temperatures = [sample.temperature_c for sample in samples if sample.temperature_c is not None]
+    if clocks:
+        context.figure(device, "sustained_sm_clock_mhz", fmean(clocks))
+    if powers:
+        context.figure(device, "sustained_power_w", fmean(powers))
+    if temperatures:
+        context.figure(device, "temperature_max_c", max(temperatures))
     for reason in sorted({reason for sample in samples for reason in sample.slowdowns}):
         share = sum(reason in sample.slowdowns for sample in samples) / len(samples)
         context.fail(device, Code.THROTTLED, f"{reason} in {share:.0%} of {len(samples)} samples under load")
