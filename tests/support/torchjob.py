@@ -62,7 +62,7 @@ def trains_and_continues(muster: Muster, script: str, device: str, ranks: Callab
         muster: a running cluster; its working folder gets the program and the checkpoints.
         script: the name of a script in the working folder.
         device: PyTorch's type of device, cpu or cuda.
-        ranks: returns the process IDs of the ranks that run now.
+        ranks: returns the process IDs of the job's ranks that run now.
         env: further variables of the ranks, as NAME=VALUE.
     """
     (muster.work / "train.py").write_text(PROGRAM)
@@ -72,7 +72,7 @@ def trains_and_continues(muster: Muster, script: str, device: str, ranks: Callab
     muster.ok("run", script, "--name", NAME, *launched, *variables)
     try:
         _eventually("the job has saved", muster, lambda status: "lastCheckpoint" in status)
-        (rank,) = ranks()
+        (rank,) = eventually("one rank runs", lambda: found if len(found := ranks()) == 1 else None)
         os.kill(rank, signal.SIGKILL)
         _eventually("the job has ended", muster, lambda status: status["phase"] == "Succeeded")
         logs = muster.ok("logs", NAME)
