@@ -10,9 +10,11 @@ from typing import Any
 
 from muster.controlplane.clusteraccess import ClusterAccess, KubectlError
 from muster.kube.client import Client
+from tests.support.apiserver import Api
 from tests.support.waiting import eventually, until
 
-_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_GROUP = "authorization.k8s.io/v1"
+_PATH = f"/apis/{_GROUP}/selfsubjectaccessreviews"
 
 
 async def until_allowed(client: Client, rule: dict[str, Any], namespace: str = "") -> None:
@@ -21,7 +23,7 @@ async def until_allowed(client: Client, rule: dict[str, Any], namespace: str = "
         "verb": rule["verbs"][0], "group": rule["apiGroups"][0], "resource": rule["resources"][0],
         "name": rule.get("resourceNames", [""])[0], "namespace": namespace,
     }  # fmt: skip
-    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    kind = {"apiVersion": _GROUP, "kind": "SelfSubjectAccessReview"}
     body = json.dumps({**kind, "spec": {"resourceAttributes": asked}}).encode()
 
     async def allowed() -> bool:
@@ -42,3 +44,10 @@ def until_granted(access: ClusterAccess, user: str, *asked: str) -> None:
         return True
 
     eventually(f"{user} may {' '.join(asked)}", granted)
+
+
+def until_user_may(api: Api, user: str, asked: dict[str, str]) -> None:
+    """Wait until an administrator's review says that a user has a right, as resource attributes."""
+    review = {"apiVersion": _GROUP, "kind": "SubjectAccessReview", "spec": {"user": user, "resourceAttributes": asked}}
+    path = f"/apis/{_GROUP}/subjectaccessreviews"
+    eventually(f"{user} may {asked}", lambda: api.create(path, review)["status"]["allowed"])

@@ -23,6 +23,7 @@ import msgspec
 from muster.api.cache_ticket import Peer, PeerList
 from muster.data.peers.shards import Shard
 from muster.sdk.data.cache_client import CacheClient
+from tests.support.accessreviews import until_user_may
 from tests.support.bucketserver import bucket_server, etag_of
 from tests.support.everyconfig import JOBS, SYSTEM, token
 from tests.support.everymetric import EveryMetric
@@ -202,7 +203,9 @@ def read_cache_is_read(scene: EveryMetric) -> Iterator[Callable[[str], int]]:
     binding = {"apiVersion": f"{group}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "readers"}}
     path = f"/apis/{group}/v1/clusterrolebindings"
     scene.api.create(path, {**binding, "subjects": [subject], "roleRef": role})
-    _until_allowed(scene, f"system:serviceaccount:{SYSTEM}:default")
+    # The read cache keeps a refusal.
+    nodes = {"verb": "list", "resource": "nodes"}
+    until_user_may(scene.api, f"system:serviceaccount:{SYSTEM}:default", nodes)
     headers = {"Authorization": "Bearer " + token(scene.api, "default")}
 
     with contextlib.ExitStack() as stack:
@@ -224,17 +227,6 @@ def read_cache_is_read(scene: EveryMetric) -> Iterator[Callable[[str], int]]:
         watch = stack.enter_context(opened("/api/v1/nodes?watch=true&allowWatchBookmarks=true"))
         assert watch.status == 200
         yield status
-
-
-def _until_allowed(scene: EveryMetric, user: str) -> None:
-    """Wait until the API server knows that a user may list nodes: the read cache keeps a refusal."""
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": user, "resourceAttributes": {"verb": "list", "resource": "nodes"}},
-    }
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    eventually(f"{user} may list nodes", lambda: scene.api.create(path, review)["status"]["allowed"])
 
 
 def guard_answers(scene: EveryMetric, path: str, token: str = GUARD_TOKENS["people"]) -> int:
