@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.telemetry.replay.defaults import DEFAULT
@@ -42,7 +42,6 @@ def test_fit_with_one_number_of_cores_predicts_for_that_number() -> None:
     assert predict(size, 2, found).time_s == pytest.approx(predict(size, 2, KNOWN).time_s, rel=0.01)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.floats(0.8, 1.25), min_size=14, max_size=14))
 def test_noise_never_gives_negative_costs_or_worse_errors(noise: list[float]) -> None:
     measured = [
