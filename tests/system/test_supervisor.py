@@ -265,7 +265,7 @@ async def test_stopping_does_not_wait_for_a_rank_whose_exit_status_was_lost(
     stub: StubController, tmp_path: Path
 ) -> None:
     """Issue 11: mpiexec may kill a rank's parent between the rank's end and the report of it."""
-    mpiexec = tmp_path / "mpiexec"
+    mpiexec = tmp_path / "mpiexec.hydra"  # the name that is looked for first
     mpiexec.write_text(LOSES_THE_EXIT.format(python=sys.executable))
     mpiexec.chmod(0o755)
     node = stub.node(0, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
