@@ -21,7 +21,7 @@ def check_config(file: Path | None) -> str:
         file: a network.yaml, or values of the chart: then `network.config` is checked. `-` is standard input.
 
     Raises:
-        BadInput: there is no file, it cannot be read, or it is not YAML.
+        BadInput: the file does not exist, cannot be read, or is not YAML.
         ConfigTextError: an agent would refuse it. The message has every problem, with its line.
     """
     if file is None:

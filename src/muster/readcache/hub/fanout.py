@@ -162,7 +162,7 @@ class FanOut:
             self._schedule()
 
     def advance(self, version: int) -> None:
-        """Record that there are no further events up to `version`."""
+        """Record that all events up to `version` have come."""
         self.version = max(self.version, version)
 
     def dropped(self) -> None:

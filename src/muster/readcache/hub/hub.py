@@ -74,7 +74,7 @@ class Hub:
         self._fanout.publish(event)
 
     def advance(self, version: int) -> None:
-        """Record that there are no further events up to `version`."""
+        """Record that all events up to `version` have come."""
         self._fanout.advance(version)
 
     def gap(self, after: int, until: int) -> None:

@@ -1,8 +1,8 @@
 """Routed veths: the pod's next hop is the node itself, and the node has a route to each address of the pod.
 
 The next hops are link-local addresses that exist nowhere. Both sides have permanent entries of the other one's hardware
-address, so there is no ARP and no neighbour discovery, and no proxy for them. Permanent entries do not count against
-the limits of the neighbour table.
+address, so neither side sends ARP or neighbour discovery, and the node needs no proxy for them. Permanent entries do
+not count against the limits of the neighbour table.
 """
 
 from __future__ import annotations
